@@ -1,0 +1,43 @@
+import type { Profile } from './pool.js'
+
+/** An order for one pod. The name is deterministic: creating it twice makes one pod. */
+export interface PodOrder {
+  pod: string
+  pool: string
+  generation: number
+  profile: Profile
+  /** the pod ends itself when it is this old, whatever the broker does */
+  lifetimeMs: number
+  /** and when it is not Ready by then */
+  startTimeoutMs: number
+}
+
+/** A pod as the backend sees it now. `failed` and `gone` pods hold nothing any more. */
+export interface ObservedPod {
+  pod: string
+  generation: number
+  phase: 'starting' | 'ready' | 'failed' | 'gone'
+  /** CamelCase, as Kubernetes names it, for `failed`: e.g. PrepareFailed, Exited, StartTimeout */
+  reason?: string
+  message?: string
+  address?: string
+  incarnation?: string
+}
+
+/**
+ * Where pods live. One implementation for each backend; all methods are idempotent
+ * and may be called by several workers at once.
+ */
+export interface Backend {
+  /** Starts each pod and returns without waiting for Ready. A pod that exists already is success. */
+  create(orders: PodOrder[]): Promise<{ pod: string; problem?: { reason: string; message: string } }[]>
+  /** Ends each pod and everything in it, and forgets it. A pod that does not exist is success. Resolves when they are gone. */
+  remove(pods: string[]): Promise<void>
+  /** All pods of a pool that have not been removed. */
+  list(pool: string): Promise<ObservedPod[]>
+  /**
+   * Calls back with each change of a pod of the pool from now on, first with all that are there.
+   * @returns a function that ends the watch
+   */
+  watch(pool: string, onChange: (pod: ObservedPod) => void): () => void
+}

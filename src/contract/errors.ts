@@ -1,0 +1,52 @@
+/** Failures are typed: whose fault it is, a closed set of codes, and a text with cause and remedy. */
+
+export type Origin = 'caller' | 'infrastructure' | 'job'
+
+/** The closed set of codes and whose fault each one is. */
+export const ORIGIN_OF = {
+  InvalidRequest: 'caller',
+  PoolNotFound: 'caller',
+  QueueFull: 'infrastructure',
+  QueueTimeout: 'infrastructure',
+  SlotBusy: 'caller',
+  PodBusy: 'caller',
+  BudgetExhausted: 'infrastructure',
+  SeatUnavailable: 'infrastructure',
+  PodStartFailed: 'infrastructure',
+  PodLost: 'infrastructure',
+  LeaseRevoked: 'infrastructure',
+  JobTimeout: 'job',
+  OutputTooLarge: 'job',
+  Cancelled: 'caller',
+} as const satisfies Record<string, Origin>
+
+export type ErrorCode = keyof typeof ORIGIN_OF
+
+/** A failure as plain JSON: what crosses an edge. */
+export interface Problem {
+  code: ErrorCode
+  origin: Origin
+  /** the cause and what to do about it */
+  message: string
+  /** structured facts (numbers, ids); never secrets */
+  details?: Record<string, string | number | boolean>
+}
+
+export function problem(code: ErrorCode, message: string, details?: Problem['details']): Problem {
+  return { code, origin: ORIGIN_OF[code], message, ...(details ? { details } : {}) }
+}
+
+export function isErrorCode(value: unknown): value is ErrorCode {
+  return typeof value === 'string' && Object.hasOwn(ORIGIN_OF, value)
+}
+
+/** A Problem as an Error, for code outside of workflows (runner, CLI, backends). */
+export class FirepoolError extends Error {
+  readonly problem: Problem
+
+  constructor(p: Problem) {
+    super(`${p.code}: ${p.message}`)
+    this.name = 'FirepoolError'
+    this.problem = p
+  }
+}

@@ -1,0 +1,119 @@
+/**
+ * Every bound and every default time of Firepool in one table, each with its reason.
+ * Sizes are bytes, times are milliseconds; the names say so.
+ */
+
+const SECOND = 1_000
+const MINUTE = 60 * SECOND
+const HOUR = 60 * MINUTE
+
+/** Defaults of every time-out. A profile or a call may set those marked (settable). */
+export const TIMEOUT = {
+  /** (settable) how long a request may wait for a pod before QueueTimeout */
+  acquireMs: 5 * MINUTE,
+  /** (settable) a job's own time limit, after which its process group is killed */
+  jobMs: 10 * MINUTE,
+  /** (settable) how long an idle pod stays with its caller */
+  keepAliveMs: 60 * SECOND,
+  /** (settable) from create to Ready; a GPU pod with its image takes 20-35 s, minutes without */
+  podStartMs: 5 * MINUTE,
+  /** (settable) a pod older than this is replaced at its next idle moment */
+  podLifetimeMs: 12 * HOUR,
+  /** past its lifetime a pod may finish its job this long; then it ends itself */
+  podLifetimeGraceMs: 1 * HOUR,
+  /** a runner that no broker spoke to for this long ends itself, jobs and all */
+  brokerGoneMs: 15 * MINUTE,
+  /** SIGTERM to SIGKILL of a job's process group */
+  killGraceMs: 2 * SECOND,
+  /** heartbeat of firepool.run: a cancel arrives within 0.8 of it (measured: 2 s -> 0.44 s) */
+  runHeartbeatMs: 2.5 * SECOND,
+  /** firepool.run may outlive the job by this much: connect, transfer, one lost worker */
+  runMarginMs: 2 * MINUTE,
+  /** a result not acknowledged is held this long */
+  resultHoldMs: 60 * SECOND,
+  /** a result whose response was fully sent stops blocking a drain after this */
+  resultSentMs: 5 * SECOND,
+  /** firepool.awaitLease completes asynchronously; a token dies with its attempt */
+  awaitLeaseMs: 60 * SECOND,
+  /** one attempt of a pool effect (HTTP to runners, calls to the backend, signals) */
+  effectMs: 30 * SECOND,
+  /** one observation waits this long for a change before it reports that nothing changed */
+  observeMs: 60 * SECOND,
+  /** heartbeat of the observation: a lost worker is noticed after this */
+  observeHeartbeatMs: 5 * SECOND,
+  /** holders older than this are described, this often: the backstop against leaked leases */
+  reconcileMs: 30 * SECOND,
+  /** a tombstone outlives its request's deadline by this */
+  tombstoneMarginMs: 5 * MINUTE,
+  /** after a pause of the pool longer than this, the inbox goes before anything expires */
+  clockGapMs: 60 * SECOND,
+  /** the breaker's first pause after repeated start failures; doubles up to breakerMaxMs */
+  breakerMs: 5 * SECOND,
+  breakerMaxMs: 5 * MINUTE,
+  /** a failed effect is tried again after this */
+  effectRetryMs: 1 * SECOND,
+  /** a drain that found the pod unreachable is asked again after this */
+  drainRetryMs: 2 * SECOND,
+} as const
+
+/** Bounds on what users give us. Each number in a spec has one (failure F8). */
+export const LIMIT = {
+  /** in the lease workflow's id, search attributes and the UI: a readable key, not a document */
+  callerBytes: 512,
+  /** reuse tag, slot and tenant are keys as well */
+  keyBytes: 128,
+  poolNameChars: 63,
+  /** the server refuses ids over 1,000 characters and the USER's task then fails for ever */
+  workflowIdBytes: 300,
+  priorityMin: 0,
+  priorityMax: 9,
+  /** Temporal refuses payloads over 2 MB and the USER's task then fails for ever */
+  jobBytes: 1_000_000,
+  commandArgs: 10_000,
+  envVars: 1_000,
+  files: 1_000,
+  acquireMsMax: 24 * HOUR,
+  jobMsMin: 1,
+  jobMsMax: 7 * 24 * HOUR,
+  /** waiting requests of one pool: the state must fit a continue-as-new (protocol.md, Size) */
+  queue: 2_000,
+  /** pods of one pool entity, for the same reason */
+  pods: 2_000,
+  keepAliveMsMax: 24 * HOUR,
+  podStartMsMax: 1 * HOUR,
+  podLifetimeMsMin: 1 * SECOND,
+  podLifetimeMsMax: 30 * 24 * HOUR,
+  /** a spec is configuration, it travels with every pod order */
+  specBytes: 64_000,
+  /** stdout and stderr inline: this much of the head and of the tail, each stream */
+  outputHeadBytes: 32 * 1024,
+  outputTailBytes: 32 * 1024,
+  /** past this the job is killed with OutputTooLarge: a disk is finite */
+  outputFileBytes: 4 * 1024 ** 3,
+  /** files collected into a result, all together */
+  collectBytes: 512 * 1024,
+  /** jobs that wait in one runner; one runs at a time */
+  runnerQueue: 16,
+  /** results held in one runner; older acknowledged ones go first */
+  runnerResults: 1_000,
+  /** consecutive start failures that open the breaker (failure F7) */
+  breakerFailures: 3,
+  /** pods starting at once in one pool: a surge bound for the backend */
+  starting: 100,
+  tombstones: 20_000,
+  /** continue-as-new input: 2.3 MB TERMINATES a workflow */
+  stateBytes: 1_500_000,
+  /** admission stops here so that state in flight still fits below stateBytes */
+  admissionBytes: 1_200_000,
+  /** continue as new (protocol.md, The pool as an entity) */
+  continueSignals: 8_000,
+  continueSignalsForced: 9_000,
+  continueEvents: 30_000,
+  /** effects in one activity call, and calls in flight for each lane */
+  effectBatch: 100,
+  laneInFlight: 2,
+  /** rows in one page of a query */
+  pageRows: 500,
+  /** holders described in one activity: about 1 s for 300 (measured in protocol.md) */
+  describeBatch: 300,
+} as const

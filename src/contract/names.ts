@@ -1,0 +1,84 @@
+/**
+ * Every name that another part, another SDK or a running history relies on.
+ * Changing one is a breaking change of the published contract.
+ */
+
+/** Version carried by every JSON shape that crosses an edge. */
+export const CONTRACT_VERSION = 1
+
+export const WORKFLOW = {
+  pool: 'firepool.pool',
+  lease: 'firepool.lease',
+  runJob: 'firepool.runJob',
+} as const
+
+export const ACTIVITY = {
+  run: 'firepool.run',
+  awaitLease: 'firepool.awaitLease',
+  createPods: 'firepool.createPods',
+  deletePods: 'firepool.deletePods',
+  drainPods: 'firepool.drainPods',
+  revokeLeases: 'firepool.revokeLeases',
+  deliver: 'firepool.deliver',
+  observe: 'firepool.observe',
+  describeHolders: 'firepool.describeHolders',
+  namespaceFeatures: 'firepool.namespaceFeatures',
+} as const
+
+export const QUEUE = {
+  /** pool, lease and runJob workflows */
+  workflows: 'firepool-workflows',
+  /** jobs: `firepool.run` and `firepool.awaitLease` */
+  jobs: 'firepool',
+  /** pool effects */
+  broker: 'firepool-broker',
+} as const
+
+export const SIGNAL = {
+  request: 'firepool.request',
+  release: 'firepool.release',
+  token: 'firepool.token',
+  setBudget: 'firepool.setBudget',
+  resize: 'firepool.resize',
+  pause: 'firepool.pause',
+  resume: 'firepool.resume',
+  drain: 'firepool.drain',
+  apply: 'firepool.apply',
+  /** pool -> holder: here is your pod */
+  grant: 'firepool.grant',
+  /** pool -> lease workflow: the lease is over */
+  ended: 'firepool.ended',
+} as const
+
+/** Update twins of the operator's signals: they validate, and answer with what is in force. */
+export const UPDATE = {
+  setBudget: 'firepool.setBudget',
+  resize: 'firepool.resize',
+  pause: 'firepool.pause',
+  resume: 'firepool.resume',
+  drain: 'firepool.drain',
+  apply: 'firepool.apply',
+  upgrade: 'firepool.upgrade',
+  delete: 'firepool.delete',
+} as const
+
+export const QUERY = {
+  status: 'firepool.status',
+  pods: 'firepool.pods',
+  queue: 'firepool.queue',
+} as const
+
+/** Custom search attributes, used only where the namespace has them. */
+export const SEARCH_ATTRIBUTE = {
+  FirepoolPool: 'Keyword',
+  FirepoolState: 'Keyword',
+  FirepoolTenant: 'Keyword',
+  FirepoolCaller: 'Keyword',
+  FirepoolLeased: 'Int',
+  FirepoolWarm: 'Int',
+} as const
+
+/** Workflow id of a pool: one entity for each name. */
+export function poolWorkflowId(pool: string): string {
+  return `pool/${pool}`
+}
