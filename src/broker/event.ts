@@ -1,0 +1,24 @@
+import type { ObservedPod } from '../contract/backend.js'
+import type { LeaseRequest, Release } from '../contract/lease.js'
+import type { PoolSpec } from '../contract/pool.js'
+import type { EffectResult } from './effect.js'
+
+/** Everything that can happen to a pool. Shapes are checked before they come here; `step` never sees raw input. */
+export type PoolEvent =
+  | { kind: 'request'; request: LeaseRequest }
+  | { kind: 'release'; release: Release }
+  | { kind: 'token'; leaseId: string; token: string }
+  | { kind: 'setBudget'; budget: number; expiresAtMs: number }
+  | { kind: 'resize'; budget?: number | null; standby?: number | null }
+  | { kind: 'mode'; mode: 'running' | 'paused' | 'draining' | 'deleting' }
+  | { kind: 'apply'; spec: PoolSpec }
+  | { kind: 'poison'; name: string; reason: string }
+  | { kind: 'result'; id: string; result: EffectResult }
+  | {
+      kind: 'observed'
+      /** when the observation was ordered: it cannot know what was created after that */
+      asOfMs: number
+      /** all pods of the pool (what is missing is gone), or only those that changed */
+      full: boolean
+      pods: ObservedPod[]
+    }

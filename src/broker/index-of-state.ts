@@ -1,0 +1,146 @@
+import { Heap } from './heap.js'
+import { ownerKey, slotKey } from './keys.js'
+import type { Lease, Pod } from './state.js'
+import type { PodKind } from './transitions.js'
+
+export type DeadlineKind =
+  | 'request'
+  | 'keepAlive'
+  | 'start'
+  | 'lifetime'
+  | 'tombstone'
+  | 'token'
+  | 'effect'
+  | 'pool'
+
+export interface Deadline {
+  at: number
+  kind: DeadlineKind
+  id: string
+}
+
+/** A claim in the queue: higher priority first, then order of arrival. */
+interface QueueEntry {
+  priority: number
+  arrival: number
+  leaseId: string
+}
+
+interface SlotEntry {
+  /** the lease that has the slot: granted, or first in line and waiting for a pod */
+  claim: string | null
+  /** others, in queue order; stale entries are skipped */
+  waiters: Heap<QueueEntry>
+  waiting: number
+}
+
+const queueOrder = (a: QueueEntry, b: QueueEntry) =>
+  a.priority !== b.priority ? a.priority > b.priority : a.arrival < b.arrival
+
+const KINDS: PodKind[] = ['starting', 'standby', 'promoting', 'leased', 'idle', 'draining', 'deleting']
+
+/**
+ * What `step` needs to find in O(log n): derived from pods and leases, rebuilt after a restore, compared with
+ * them by an invariant. Sets keep their order of insertion, so each is ordered by `since`.
+ */
+export class Index {
+  readonly byKind: Record<PodKind, Set<string>>
+  /** pods that hold a seat: everything from the first grant until gone */
+  held = 0
+  readonly idleByOwner = new Map<string, Set<string>>()
+  readonly idleBySlot = new Map<string, Set<string>>()
+  /** leases that wait for a pod, by owner: a pod that becomes idle serves them first */
+  readonly claimsByOwner = new Map<string, Set<string>>()
+  readonly slots = new Map<string, SlotEntry>()
+  readonly claims = new Set<string>()
+  readonly byHolder = new Map<string, string>()
+  readonly queue = new Heap<QueueEntry>(queueOrder)
+  readonly deadlines = new Heap<Deadline>((a, b) => a.at < b.at)
+  leaseBytes = 0
+
+  constructor() {
+    this.byKind = Object.fromEntries(KINDS.map((kind) => [kind, new Set<string>()])) as Record<
+      PodKind,
+      Set<string>
+    >
+  }
+
+  addPod(pod: Pod): void {
+    this.byKind[pod.kind].add(pod.pod)
+    if (pod.heldSince >= 0) this.held++
+    if (pod.kind !== 'idle') return
+    add(this.idleByOwner, ownerKey(pod.owner!), pod.pod)
+    add(this.idleBySlot, slotKey(pod.owner!, pod.slot!), pod.pod)
+  }
+
+  removePod(pod: Pod): void {
+    this.byKind[pod.kind].delete(pod.pod)
+    if (pod.heldSince >= 0) this.held--
+    if (pod.kind !== 'idle') return
+    remove(this.idleByOwner, ownerKey(pod.owner!), pod.pod)
+    remove(this.idleBySlot, slotKey(pod.owner!, pod.slot!), pod.pod)
+  }
+
+  addLease(lease: Lease): void {
+    const { request } = lease
+    this.leaseBytes += lease.bytes
+    const key = slotKey(request, request.slot)
+    this.byHolder.set(`${request.holder.workflowId}\u0000${key}`, request.leaseId)
+    const slot = this.slotOf(key)
+    if (lease.kind === 'granted') {
+      slot.claim = request.leaseId
+      return
+    }
+    const entry = { priority: request.priority, arrival: lease.arrival, leaseId: request.leaseId }
+    if (lease.claims) {
+      slot.claim = request.leaseId
+      this.claims.add(request.leaseId)
+      add(this.claimsByOwner, ownerKey(request), request.leaseId)
+      this.queue.push(entry)
+    } else {
+      slot.waiters.push(entry)
+      slot.waiting++
+    }
+  }
+
+  removeLease(lease: Lease): void {
+    const { request } = lease
+    this.leaseBytes -= lease.bytes
+    const key = slotKey(request, request.slot)
+    const holder = `${request.holder.workflowId}\u0000${key}`
+    if (this.byHolder.get(holder) === request.leaseId) this.byHolder.delete(holder)
+    const slot = this.slotOf(key)
+    if (slot.claim === request.leaseId) slot.claim = null
+    if (lease.kind === 'waiting') {
+      if (lease.claims) {
+        this.claims.delete(request.leaseId)
+        remove(this.claimsByOwner, ownerKey(request), request.leaseId)
+      } else {
+        slot.waiting--
+      }
+    }
+    if (slot.claim === null && slot.waiting === 0) this.slots.delete(key)
+  }
+
+  slotOf(key: string): SlotEntry {
+    let slot = this.slots.get(key)
+    if (!slot) {
+      slot = { claim: null, waiters: new Heap(queueOrder), waiting: 0 }
+      this.slots.set(key, slot)
+    }
+    return slot
+  }
+}
+
+function add(map: Map<string, Set<string>>, key: string, value: string): void {
+  const set = map.get(key)
+  if (set) set.add(value)
+  else map.set(key, new Set([value]))
+}
+
+function remove(map: Map<string, Set<string>>, key: string, value: string): void {
+  const set = map.get(key)
+  if (!set) return
+  set.delete(value)
+  if (set.size === 0) map.delete(key)
+}

@@ -1,0 +1,342 @@
+import { type Problem, problem } from '../contract/errors.js'
+import type { HitClass, LeaseEndReason, LeaseRequest, Release } from '../contract/lease.js'
+import { LIMIT, TIMEOUT } from '../contract/limits.js'
+import { ownerKey, slotKey, tombstoneKey } from './keys.js'
+import { movePod, removePod, setKeepAlive } from './pods.js'
+import { refuseAtAdmission, waitReason } from './policy/admission.js'
+import { isStale } from './policy/keep-alive.js'
+import type { GrantedLease, Lease, Pod, WaitingLease } from './state.js'
+import { assert, issue, type Turn, wakeAt } from './turn.js'
+
+/** A request: answered again when known (F2), superseding an older one of the same holder (rule 6), else queued. */
+export function request(turn: Turn, asked: LeaseRequest): void {
+  const { state, now } = turn
+  const known = state.leases.get(asked.leaseId)
+  if (known) {
+    if (known.kind === 'granted') deliver(turn, known)
+    return
+  }
+  if (state.tombstones.has(tombstoneKey(asked.leaseId))) {
+    tellEnded(
+      turn,
+      asked,
+      problem('LeaseRevoked', `lease ${asked.leaseId} has ended already; ask again with a new leaseId`),
+    )
+    return
+  }
+  const key = slotKey(asked, asked.slot)
+  const older = state.index.byHolder.get(`${asked.holder.workflowId}\u0000${key}`)
+  if (older !== undefined) endLease(turn, older, 'superseded', { notify: true, advance: false })
+  const claims = (state.index.slots.get(key)?.claim ?? null) === null
+  const warm = claims && state.index.idleByOwner.has(ownerKey(asked))
+  const refusal = refuseAtAdmission(state, asked, warm, now)
+  if (refusal) {
+    bury(turn, asked.leaseId, asked.deadlineMs)
+    tellEnded(turn, asked, refusal)
+    if (claims) advanceSlot(turn, key)
+    return
+  }
+  const early = state.earlyTokens.get(asked.leaseId)
+  state.earlyTokens.delete(asked.leaseId)
+  const lease: WaitingLease = {
+    kind: 'waiting',
+    request: asked,
+    arrival: state.nextArrival++,
+    arrivedAt: now,
+    bytes: leaseBytes(asked),
+    token: early?.token ?? null,
+    claims,
+  }
+  state.leases.set(asked.leaseId, lease)
+  state.index.addLease(lease)
+  wakeAt(turn, asked.deadlineMs, 'request', asked.leaseId)
+  if (claims) turn.newClaims.push(asked.leaseId)
+}
+
+/** Gives a pod to a waiting lease: a new epoch, bound and delivered by one effect. */
+export function grant(turn: Turn, lease: Lease, pod: Pod, hit: HitClass): void {
+  const { state, now } = turn
+  assert(
+    lease.kind === 'waiting' && lease.claims,
+    () => `lease ${lease.request.leaseId} does not wait for a pod`,
+  )
+  const asked = lease.request
+  const epoch = pod.epoch + 1
+  state.index.removeLease(lease)
+  const granted: GrantedLease = {
+    kind: 'granted',
+    request: asked,
+    arrival: lease.arrival,
+    arrivedAt: lease.arrivedAt,
+    bytes: lease.bytes,
+    token: lease.token,
+    pod: pod.pod,
+    epoch,
+    grantedAt: now,
+    hit,
+    delivery: 'sending',
+  }
+  state.leases.set(asked.leaseId, granted)
+  state.index.addLease(granted)
+  movePod(turn, pod, 'grant', {
+    owner: pod.owner ?? { caller: asked.caller, reuseTag: asked.reuseTag },
+    slot: asked.slot,
+    leaseId: asked.leaseId,
+    epoch,
+    keepAliveAt: 0,
+    heldSince: pod.heldSince >= 0 ? pod.heldSince : now,
+  })
+  state.counters.grants[hit]++
+  deliver(turn, granted)
+}
+
+/** Sends the grant of a granted lease (again): the same pod and epoch each time. */
+export function deliver(turn: Turn, lease: GrantedLease): void {
+  const { state } = turn
+  const { request: asked } = lease
+  if (asked.replyTo === 'token' && lease.token === null) {
+    lease.delivery = 'needsToken'
+  } else if (lease.delivery !== 'delivered') {
+    lease.delivery = 'sending'
+  }
+  const pod = state.pods.get(lease.pod)!
+  issue(turn, {
+    kind: 'deliver',
+    grant: {
+      v: 1,
+      leaseId: asked.leaseId,
+      pool: state.spec.name,
+      pod: pod.pod,
+      address: pod.address,
+      incarnation: pod.incarnation,
+      epoch: lease.epoch,
+      hit: lease.hit,
+      waitedMs: lease.grantedAt - lease.arrivedAt,
+    },
+    owner: { caller: asked.caller, reuseTag: asked.reuseTag },
+    holder: asked.holder,
+    leaseWorkflowId: asked.leaseWorkflowId,
+    replyTo: asked.replyTo,
+    token: lease.token,
+  })
+}
+
+export interface EndOptions {
+  problem?: Problem
+  /** tell the lease workflow; false when it is the one who said so */
+  notify?: boolean
+  /** nothing runs under the lease's epoch: no revoke is needed */
+  clean?: boolean
+  /** what becomes of the pod: kept for its owner (default), already drained, or lost */
+  pod?: 'keep' | 'drained' | 'lost'
+  /** let the next waiter have the slot; false when the caller of this function takes it at once */
+  advance?: boolean
+}
+
+/** Ends a lease, whatever its state. A tombstone remains: it is never granted again (I12). */
+export function endLease(turn: Turn, leaseId: string, end: LeaseEndReason, options: EndOptions = {}): void {
+  const { state } = turn
+  const lease = state.leases.get(leaseId)
+  if (!lease) return
+  state.index.removeLease(lease)
+  state.leases.delete(leaseId)
+  bury(turn, leaseId, lease.request.deadlineMs)
+  state.counters.ends[end]++
+  if (options.notify || (lease.token !== null && lease.kind === 'waiting')) {
+    const { token } = lease
+    issue(turn, {
+      kind: 'notify',
+      leaseWorkflowId: options.notify ? lease.request.leaseWorkflowId : null,
+      token: lease.kind === 'granted' && lease.delivery === 'delivered' ? null : token,
+      end: { v: 1, leaseId, end, ...(options.problem ? { problem: options.problem } : {}) },
+    })
+  }
+  if (lease.kind === 'granted') settlePod(turn, lease, options)
+  if (options.advance !== false) advanceSlot(turn, slotKey(lease.request, lease.request.slot))
+}
+
+function settlePod(turn: Turn, lease: GrantedLease, options: EndOptions): void {
+  const { state, now } = turn
+  const pod = state.pods.get(lease.pod)
+  if (!pod || pod.leaseId !== lease.request.leaseId) return
+  pod.leaseId = null
+  if (options.pod === 'lost') return
+  if (options.pod === 'drained') {
+    removePod(turn, pod)
+    return
+  }
+  if (!options.clean) {
+    issue(turn, { kind: 'revoke', pod: pod.pod, address: pod.address, epoch: pod.epoch })
+  }
+  if (isStale(state, pod, now)) {
+    removePod(turn, pod)
+    return
+  }
+  movePod(turn, pod, 'release')
+  setKeepAlive(turn, pod, now + state.spec.keepAliveMs)
+}
+
+/** A release by name. One that names another grant than the lease has is late, and ignored (F20). */
+export function release(turn: Turn, said: Release): void {
+  const { state, now } = turn
+  const lease = state.leases.get(said.leaseId)
+  if (!lease) {
+    bury(turn, said.leaseId, now)
+    state.earlyTokens.delete(said.leaseId)
+    return
+  }
+  if (lease.kind === 'granted') {
+    const named = said.pod !== undefined || said.epoch !== undefined
+    if (named && (said.pod !== lease.pod || said.epoch !== lease.epoch)) return
+  }
+  endLease(turn, said.leaseId, 'released', { clean: said.clean === true })
+}
+
+/** The newest token of firepool.awaitLease: a token dies with its attempt, so only the newest counts. */
+export function offerToken(turn: Turn, leaseId: string, token: string): void {
+  const { state, now } = turn
+  const lease = state.leases.get(leaseId)
+  if (lease) {
+    lease.token = token
+    if (lease.kind === 'granted') deliver(turn, lease)
+    return
+  }
+  if (state.tombstones.has(tombstoneKey(leaseId))) {
+    const over = problem(
+      'LeaseRevoked',
+      `lease ${leaseId} has ended; the result of its lease workflow says why`,
+    )
+    issue(turn, {
+      kind: 'notify',
+      leaseWorkflowId: null,
+      token,
+      end: { v: 1, leaseId, end: 'failed', problem: over },
+    })
+    return
+  }
+  if (state.earlyTokens.size >= LIMIT.queue) {
+    const oldest = state.earlyTokens.keys().next().value
+    if (oldest !== undefined) state.earlyTokens.delete(oldest)
+  }
+  const expiresAt = now + TIMEOUT.awaitLeaseMs
+  state.earlyTokens.set(leaseId, { token, expiresAt })
+  wakeAt(turn, expiresAt, 'token', leaseId)
+}
+
+/** A request that nobody could serve in time, or a grant that nobody fetched. */
+export function requestExpired(turn: Turn, lease: Lease): void {
+  const { state, now } = turn
+  if (lease.kind === 'granted') {
+    if (lease.delivery === 'needsToken') endLease(turn, lease.request.leaseId, 'expired', { notify: true })
+    return
+  }
+  const reason = waitReason(state, lease, now)
+  const waitedMs = now - lease.arrivedAt
+  const pool = state.spec.name
+  let why: Problem
+  if (reason === 'SlotBusy') {
+    const slot = state.index.slots.get(slotKey(lease.request, lease.request.slot))
+    const holder = slot?.claim ? state.leases.get(slot.claim)?.request.holder.workflowId : undefined
+    why = problem(
+      'SlotBusy',
+      `slot '${lease.request.slot}' of this caller in pool ${pool} is held by workflow ${holder ?? 'unknown'}; give parallel leases different slots`,
+      { reason, waitedMs },
+    )
+  } else {
+    const position = queuePosition(turn, lease)
+    why = problem(
+      'QueueTimeout',
+      `no pod of pool ${pool} within ${waitedMs} ms: ${reason}, ${position.text} in the queue; raise the budget or acquireTimeout`,
+      { reason, waitedMs, position: position.at },
+    )
+  }
+  endLease(turn, lease.request.leaseId, 'failed', { problem: why, notify: true })
+}
+
+/** Counting everybody ahead would cost O(n) for each of n time-outs; this many are counted. */
+const POSITION_COUNTED = 200
+
+function queuePosition(turn: Turn, lease: WaitingLease): { at: number; text: string } {
+  let ahead = 0
+  let seen = 0
+  for (const id of turn.state.index.claims) {
+    if (++seen > POSITION_COUNTED) return { at: ahead + 1, text: `at or behind position ${ahead + 1}` }
+    const other = turn.state.leases.get(id)!
+    const { priority } = other.request
+    if (
+      priority > lease.request.priority ||
+      (priority === lease.request.priority && other.arrival < lease.arrival)
+    )
+      ahead++
+  }
+  return { at: ahead + 1, text: `at position ${ahead + 1}` }
+}
+
+/** The slot is free: the next waiter claims it. */
+function advanceSlot(turn: Turn, key: string): void {
+  const { state } = turn
+  const slot = state.index.slots.get(key)
+  if (!slot || slot.claim !== null) return
+  for (;;) {
+    const entry = slot.waiters.pop()
+    if (!entry) return
+    const lease = state.leases.get(entry.leaseId)
+    if (lease?.kind !== 'waiting' || lease.claims) continue
+    state.index.removeLease(lease)
+    lease.claims = true
+    state.index.addLease(lease)
+    turn.newClaims.push(entry.leaseId)
+    return
+  }
+}
+
+/** Leaves a tombstone until the request's own deadline plus a margin; the oldest go when there are too many. */
+export function bury(turn: Turn, leaseId: string, deadlineMs: number): void {
+  const { tombstones } = turn.state
+  const key = tombstoneKey(leaseId)
+  const until = Math.max(deadlineMs, turn.now) + TIMEOUT.tombstoneMarginMs
+  tombstones.delete(key)
+  tombstones.set(key, until)
+  wakeAt(turn, until, 'tombstone', key)
+  if (tombstones.size > LIMIT.tombstones) {
+    const oldest = tombstones.keys().next().value
+    if (oldest !== undefined) tombstones.delete(oldest)
+  }
+}
+
+function tellEnded(turn: Turn, asked: LeaseRequest, why: Problem): void {
+  const early = turn.state.earlyTokens.get(asked.leaseId)
+  turn.state.earlyTokens.delete(asked.leaseId)
+  issue(turn, {
+    kind: 'notify',
+    leaseWorkflowId: asked.leaseWorkflowId,
+    token: early?.token ?? null,
+    end: { v: 1, leaseId: asked.leaseId, end: 'failed', problem: why },
+  })
+}
+
+/** Bytes of a lease in a snapshot, from above: the texts in UTF-8 plus its numbers and punctuation. */
+function leaseBytes(asked: LeaseRequest): number {
+  const texts = [
+    asked.leaseId,
+    asked.holder.workflowId,
+    asked.holder.firstExecutionRunId,
+    asked.holder.runId,
+    asked.leaseWorkflowId,
+    asked.caller,
+    asked.reuseTag,
+    asked.slot,
+    asked.tenant,
+  ]
+  let bytes = 220
+  // Escaped in JSON and in UTF-8 a UTF-16 unit takes at most six bytes; ASCII takes one.
+  for (const text of texts) for (let i = 0; i < text.length; i++) bytes += costOf(text.charCodeAt(i))
+  return bytes
+}
+
+function costOf(unit: number): number {
+  if (unit < 0x20) return 6
+  if (unit === 0x22 || unit === 0x5c) return 2
+  if (unit < 0x80) return 1
+  return unit < 0x800 ? 2 : 3
+}

@@ -1,0 +1,51 @@
+import { problem } from '../contract/errors.js'
+import { LIMIT, TIMEOUT } from '../contract/limits.js'
+import { endLease } from './leases.js'
+import { movePod, removePod } from './pods.js'
+import { breakerRefusal } from './policy/admission.js'
+import type { Pod } from './state.js'
+import { type Turn, wakeAt } from './turn.js'
+
+/** A pod died under us: its lease is told (PodLost), what is left of it is cleaned up. */
+export function losePod(turn: Turn, pod: Pod, reason: string, gone: boolean): void {
+  if (pod.leaseId !== null) {
+    const lost = problem(
+      'PodLost',
+      `pod ${pod.pod} was lost (${reason}); the job may have started there. Run it again if that is safe, or set onPodLost: 'rerun'`,
+      { pod: pod.pod, epoch: pod.epoch, reason },
+    )
+    endLease(turn, pod.leaseId, 'podLost', { problem: lost, notify: true, pod: 'lost' })
+  }
+  if (pod.kind !== 'deleting') turn.state.counters.podsLost++
+  if (gone) movePod(turn, pod, 'gone')
+  else removePod(turn, pod)
+}
+
+/** A pod that never became Ready: counted by the breaker, which stops creation after a few (F7, F19). */
+export function startFailed(turn: Turn, pod: Pod, reason: string, message: string, gone: boolean): void {
+  const { state, now } = turn
+  const { breaker } = state
+  // A pod of an earlier template says nothing about this one.
+  if (pod.generation === state.generation) {
+    breaker.failures++
+    breaker.last = problem('PodStartFailed', `pod ${pod.pod}: ${reason}: ${message}`.slice(0, 1_000), {
+      pod: pod.pod,
+      reason,
+    })
+    if (breaker.openUntil !== null || breaker.failures >= LIMIT.breakerFailures) {
+      breaker.backoffMs = Math.min(
+        TIMEOUT.breakerMaxMs,
+        breaker.backoffMs === 0 ? TIMEOUT.breakerMs : breaker.backoffMs * 2,
+      )
+      breaker.openUntil = now + breaker.backoffMs
+      wakeAt(turn, breaker.openUntil, 'pool', 'breaker')
+    }
+  }
+  if (gone) movePod(turn, pod, 'gone')
+  else removePod(turn, pod)
+  const refusal = breakerRefusal(state, now)
+  if (refusal === null) return
+  for (const leaseId of [...state.index.claims]) {
+    endLease(turn, leaseId, 'failed', { problem: refusal, notify: true })
+  }
+}

@@ -1,0 +1,89 @@
+import type { Pod } from './state.js'
+import { type PodEvent, TRANSITIONS } from './transitions.js'
+import { assert, issue, type Turn, wakeAt } from './turn.js'
+
+/** Past podStartMs the backend itself says StartTimeout; this is for a backend that says nothing. */
+export const START_MARGIN_MS = 10_000
+
+/** Orders a new pod; its name is deterministic, so that a repeated create makes one pod. */
+export function createPod(turn: Turn): void {
+  const { state, now } = turn
+  const name = `${state.spec.name}-${state.uid}-${state.nextPod++}`
+  const pod: Pod = {
+    pod: name,
+    kind: 'starting',
+    generation: state.generation,
+    createdAt: now,
+    since: now,
+    epoch: 0,
+    address: '',
+    incarnation: '',
+    useSeq: 0,
+    ackedAt: -1,
+    owner: null,
+    slot: null,
+    leaseId: null,
+    keepAliveAt: 0,
+    heldSince: -1,
+  }
+  state.pods.set(name, pod)
+  state.index.addPod(pod)
+  state.counters.podsCreated++
+  const { spec } = state
+  wakeAt(turn, now + spec.podStartMs + START_MARGIN_MS, 'start', name)
+  wakeAt(turn, now + spec.podLifetimeMs, 'lifetime', name)
+  const order = {
+    pod: name,
+    pool: spec.name,
+    generation: state.generation,
+    profile: spec.profile,
+    lifetimeMs: spec.podLifetimeMs,
+    startTimeoutMs: spec.podStartMs,
+  }
+  issue(turn, { kind: 'create', order })
+}
+
+/** The one door through which a pod changes its kind: by the table, with the index in step. */
+export function movePod(turn: Turn, pod: Pod, event: PodEvent, change: Partial<Pod> = {}): void {
+  const next = TRANSITIONS[pod.kind][event]
+  assert(next !== null, () => `pod ${pod.pod} is ${pod.kind}, ${event} cannot happen there`)
+  const { state, now } = turn
+  state.index.removePod(pod)
+  Object.assign(pod, change)
+  if (next === 'end') {
+    state.pods.delete(pod.pod)
+    if (pod.heldSince >= 0) state.counters.heldPodMs += now - pod.heldSince
+    return
+  }
+  if (next !== 'same') {
+    pod.kind = next
+    pod.since = now
+  }
+  state.index.addPod(pod)
+  if (pod.kind === 'idle') turn.newIdle.push(pod.pod)
+}
+
+export function setKeepAlive(turn: Turn, pod: Pod, at: number): void {
+  pod.keepAliveAt = at
+  wakeAt(turn, at, 'keepAlive', pod.pod)
+}
+
+/** Ends a pod: no lease may be on it any more. */
+export function removePod(turn: Turn, pod: Pod): void {
+  if (pod.kind === 'deleting') return
+  assert(pod.leaseId === null, () => `pod ${pod.pod} is removed under lease ${pod.leaseId}`)
+  movePod(turn, pod, 'remove', { keepAliveAt: 0 })
+  issue(turn, { kind: 'delete', pod: pod.pod })
+}
+
+/** A pod became Ready: a standby, and proof that pods of this template start. */
+export function podReady(turn: Turn, pod: Pod, address: string, incarnation: string): void {
+  const { state, now } = turn
+  movePod(turn, pod, 'ready', { address, incarnation })
+  if (pod.generation === state.generation) {
+    state.breaker.failures = 0
+    state.breaker.openUntil = null
+    state.breaker.backoffMs = 0
+  }
+  wakeAt(turn, now + state.spec.keepAliveMs, 'keepAlive', pod.pod)
+}

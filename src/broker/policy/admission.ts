@@ -1,0 +1,69 @@
+import { type Problem, problem } from '../../contract/errors.js'
+import type { LeaseRequest } from '../../contract/lease.js'
+import { LIMIT } from '../../contract/limits.js'
+import type { Lease, PoolState } from '../state.js'
+import { budgetInForce } from './budget.js'
+
+/** A pod in a snapshot, and a tombstone: rounded up from what snapshot.ts writes. */
+const POD_BYTES = 260
+const TOMBSTONE_BYTES = 34
+
+/** Bytes that a snapshot of this state takes, from above. O(1). */
+export function stateBytes(state: PoolState): number {
+  return state.index.leaseBytes + state.pods.size * POD_BYTES + state.tombstones.size * TOMBSTONE_BYTES
+}
+
+/** Why this request is refused at the door, or null. `warm`: a pod of its own is idle, so it need not queue. */
+export function refuseAtAdmission(
+  state: PoolState,
+  request: LeaseRequest,
+  warm: boolean,
+  now: number,
+): Problem | null {
+  if (state.mode === 'deleting') {
+    return problem('PoolNotFound', `pool ${state.spec.name} is being deleted; ask another pool`)
+  }
+  if (request.deadlineMs <= now) {
+    return problem(
+      'QueueTimeout',
+      `the request for pool ${state.spec.name} came after its own deadline; raise acquireTimeout or look at the delay of the pool's workers`,
+    )
+  }
+  if (stateBytes(state) > LIMIT.admissionBytes) {
+    return problem(
+      'QueueFull',
+      `pool ${state.spec.name} has no room for more state (${state.leases.size} leases); use shorter ids, more pools, or try again later`,
+    )
+  }
+  if (warm) return null
+  const waiting = state.index.claims.size
+  if (waiting >= state.spec.queueLimit) {
+    return problem(
+      'QueueFull',
+      `${waiting} requests wait already in pool ${state.spec.name}, its limit is ${state.spec.queueLimit}; raise the budget (firepool pool resize), the queueLimit, or try again later`,
+      { position: waiting + 1 },
+    )
+  }
+  return breakerRefusal(state, now)
+}
+
+/** While the breaker is open and no standby is left nothing can be served: fail at once, with the reason (F7). */
+export function breakerRefusal(state: PoolState, now: number): Problem | null {
+  const { openUntil, last, failures } = state.breaker
+  if (openUntil === null || now >= openUntil || state.index.byKind.standby.size > 0) return null
+  const reason = last?.details?.reason ?? 'unknown'
+  return problem(
+    'PodStartFailed',
+    `pods of pool ${state.spec.name} do not start (${failures} failures in a row, the last: ${last?.message ?? 'unknown'}); mend the profile and apply it again`,
+    { reason, failures },
+  )
+}
+
+/** Why a lease waits, for the UI, for status and for the message of its time-out. */
+export function waitReason(state: PoolState, lease: Lease, now: number): string {
+  if (lease.kind === 'waiting' && !lease.claims) return 'SlotBusy'
+  if (state.mode !== 'running') return `Pool${state.mode[0]!.toUpperCase()}${state.mode.slice(1)}`
+  if (state.breaker.openUntil !== null) return 'PodStartFailed'
+  const { seats } = budgetInForce(state, now)
+  return state.index.held >= seats ? 'BudgetExhausted' : 'PodStarting'
+}

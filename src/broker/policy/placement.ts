@@ -1,0 +1,33 @@
+import { ownerKey, slotKey } from '../keys.js'
+import type { Lease, Pod, PoolState } from '../state.js'
+
+function first(set: Set<string> | undefined): string | undefined {
+  return set?.values().next().value
+}
+
+/**
+ * The warm pod for this lease: one of its own owner, the one of its own slot if it stands (its files are what the
+ * caller expects), else the one that has been idle longest.
+ */
+export function warmPodFor(state: PoolState, lease: Lease): Pod | null {
+  const { idleByOwner, idleBySlot } = state.index
+  const name =
+    first(idleBySlot.get(slotKey(lease.request, lease.request.slot))) ??
+    first(idleByOwner.get(ownerKey(lease.request)))
+  return name === undefined ? null : state.pods.get(name)!
+}
+
+/** The waiting lease that a pod which became idle serves: its own slot's first, else the owner's oldest. */
+export function leaseForIdle(state: PoolState, pod: Pod): Lease | null {
+  const { claims, claimsByOwner, slots } = state.index
+  const sameSlot = slots.get(slotKey(pod.owner!, pod.slot!))?.claim
+  if (sameSlot && claims.has(sameSlot)) return state.leases.get(sameSlot)!
+  const oldest = first(claimsByOwner.get(ownerKey(pod.owner!)))
+  return oldest === undefined ? null : state.leases.get(oldest)!
+}
+
+/** The standby that has been ready longest. */
+export function standbyPod(state: PoolState): Pod | null {
+  const name = first(state.index.byKind.standby)
+  return name === undefined ? null : state.pods.get(name)!
+}

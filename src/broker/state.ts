@@ -1,0 +1,172 @@
+import type { Problem } from '../contract/errors.js'
+import type { HitClass, LeaseEndReason, LeaseRequest } from '../contract/lease.js'
+import type { PoolSpec } from '../contract/pool.js'
+import type { Effect, Owner } from './effect.js'
+import { Index } from './index-of-state.js'
+import type { PodKind } from './transitions.js'
+
+/** Version of `step`'s behaviour. A run keeps its version and moves on only at continue-as-new. */
+export const CORE_VERSION = 1
+
+/**
+ * A SEAT is one physical GPU (or slice); the seats of one node form a SEAT SET. For now each pod that belongs to
+ * a caller holds the one seat of a set of its own; the types keep seats and pods apart from the first day.
+ */
+export interface Seat {
+  set: string
+  seat: number
+}
+
+export interface SeatSet {
+  id: string
+  seats: number
+}
+
+export interface Pod {
+  pod: string
+  kind: PodKind
+  generation: number
+  createdAt: number
+  /** when it entered this kind */
+  since: number
+  /** the last epoch granted on it; only grows (I1) */
+  epoch: number
+  address: string
+  incarnation: string
+  /** as last heard from the runner */
+  useSeq: number
+  /** when the backend acknowledged the create; -1 before: an observation ordered earlier cannot know the pod */
+  ackedAt: number
+  /** set at the first grant, never changed (I2) */
+  owner: Owner | null
+  slot: string | null
+  /** the lease on it, in promoting, leased and draining */
+  leaseId: string | null
+  /** when the pool acts on its idleness (leased, idle); 0: no deadline */
+  keepAliveAt: number
+  /** when it became somebody's: the seat is held from then on; -1: never */
+  heldSince: number
+}
+
+interface LeaseBase {
+  request: LeaseRequest
+  /** order of arrival, unique */
+  arrival: number
+  arrivedAt: number
+  /** bytes in a snapshot */
+  bytes: number
+  /** the newest one offered by firepool.awaitLease */
+  token: string | null
+}
+
+export interface WaitingLease extends LeaseBase {
+  kind: 'waiting'
+  /** true: it has the slot and waits for a pod; false: another holder has the slot (SlotBusy) */
+  claims: boolean
+}
+
+export interface GrantedLease extends LeaseBase {
+  kind: 'granted'
+  pod: string
+  epoch: number
+  grantedAt: number
+  hit: HitClass
+  delivery: 'sending' | 'needsToken' | 'delivered'
+}
+
+export type Lease = WaitingLease | GrantedLease
+
+export interface Breaker {
+  failures: number
+  /** creation stops until then; null: closed */
+  openUntil: number | null
+  backoffMs: number
+  last: Problem | null
+}
+
+export interface Counters {
+  grants: Record<HitClass, number>
+  ends: Record<LeaseEndReason, number>
+  podsCreated: number
+  podsLost: number
+  leaked: number
+  /** pod-milliseconds held by pods that are gone */
+  heldPodMs: number
+}
+
+export type Mode = 'running' | 'paused' | 'draining' | 'deleting'
+
+/**
+ * All that a pool knows. `step` owns it and changes it in place; nobody else keeps a reference.
+ * `index` is derived from the rest and never stored.
+ */
+export interface PoolState {
+  coreVersion: number
+  /** distinguishes the pods of this life of the pool from those of an earlier one */
+  uid: string
+  spec: PoolSpec
+  generation: number
+  mode: Mode
+  operator: { budget: number | null; standby: number | null }
+  fleet: { budget: number; expiresAt: number } | null
+  nextPod: number
+  nextEffect: number
+  nextArrival: number
+  lastStepAt: number
+  describeAt: number
+  /** arrival of the last lease described */
+  describeCursor: number
+  shrinkAt: number
+  pods: Map<string, Pod>
+  leases: Map<string, Lease>
+  /** short key of an ended lease -> when it may be forgotten */
+  tombstones: Map<string, number>
+  /** tokens offered before their request came: leaseId -> token and expiry */
+  earlyTokens: Map<string, { token: string; expiresAt: number }>
+  effects: Map<string, Effect & { retryAt: number }>
+  breaker: Breaker
+  counters: Counters
+  poison: { count: number; last: string | null }
+  index: Index
+}
+
+/** A new pool without pods. `uid`: 6-12 characters [a-z0-9], from the driver: the core has no randomness. */
+export function createState(spec: PoolSpec, uid: string, now: number): PoolState {
+  return {
+    coreVersion: CORE_VERSION,
+    uid,
+    spec,
+    generation: 1,
+    mode: 'running',
+    operator: { budget: null, standby: null },
+    fleet: null,
+    nextPod: 1,
+    nextEffect: 1,
+    nextArrival: 1,
+    lastStepAt: now,
+    describeAt: 0,
+    describeCursor: 0,
+    shrinkAt: 0,
+    pods: new Map(),
+    leases: new Map(),
+    tombstones: new Map(),
+    earlyTokens: new Map(),
+    effects: new Map(),
+    breaker: { failures: 0, openUntil: null, backoffMs: 0, last: null },
+    counters: {
+      grants: { warm: 0, standby: 0, cold: 0 },
+      ends: { released: 0, recalled: 0, expired: 0, podLost: 0, superseded: 0, failed: 0 },
+      podsCreated: 0,
+      podsLost: 0,
+      leaked: 0,
+      heldPodMs: 0,
+    },
+    poison: { count: 0, last: null },
+    index: new Index(),
+  }
+}
+
+/** The seat a pod holds: from its first grant until it is gone. */
+export function seatOf(pod: Pod): Seat | null {
+  return pod.heldSince >= 0 ? { set: pod.pod, seat: 0 } : null
+}

@@ -1,0 +1,116 @@
+import { LIMIT } from '../contract/limits.js'
+import type { Page, PageRequest, PodRow, PoolStatus, QueueRow } from '../contract/pool.js'
+import { waitReason } from './policy/admission.js'
+import { budgetInForce } from './policy/budget.js'
+import { standbyTarget } from './policy/replenish.js'
+import type { Lease, PoolState } from './state.js'
+import type { PodKind } from './transitions.js'
+
+/** Leases named in status; the rest is in the paged queries. */
+const STATUS_LEASES = 50
+
+/** The answer to firepool.status: numbers derived from the state at this moment, nothing kept beside it (F15). */
+export function statusOf(state: PoolState, now: number): PoolStatus {
+  const { index } = state
+  const pods = Object.fromEntries(
+    Object.entries(index.byKind).map(([kind, set]) => [kind, set.size]),
+  ) as Record<PodKind, number>
+  const waiting = [...state.leases.values()].filter((lease) => lease.kind === 'waiting')
+  let heldPodMs = state.counters.heldPodMs
+  for (const pod of state.pods.values()) if (pod.heldSince >= 0) heldPodMs += now - pod.heldSince
+  return {
+    v: 1,
+    pool: state.spec.name,
+    coreVersion: state.coreVersion,
+    generation: state.generation,
+    mode: state.mode,
+    budget: {
+      inForce: budgetInForce(state, now).seats,
+      held: index.held,
+      spec: state.spec.budget,
+      operator: state.operator.budget,
+      fleet: state.fleet?.budget ?? null,
+      fleetExpiresAtMs: state.fleet?.expiresAt ?? null,
+      guarantee: state.spec.guarantee,
+    },
+    standby: { target: standbyTarget(state), ready: pods.standby },
+    pods,
+    leases: state.leases.size - waiting.length,
+    queue: {
+      capacity: index.claims.size,
+      slotBusy: waiting.length - index.claims.size,
+      limit: state.spec.queueLimit,
+      oldestWaitMs: waiting.reduce((most, lease) => Math.max(most, now - lease.arrivedAt), 0),
+    },
+    breaker: {
+      open: state.breaker.openUntil !== null && now < state.breaker.openUntil,
+      failures: state.breaker.failures,
+      retryAtMs: state.breaker.openUntil,
+      last: state.breaker.last,
+    },
+    grants: { ...state.counters.grants },
+    ends: { ...state.counters.ends },
+    podsCreated: state.counters.podsCreated,
+    leaked: state.counters.leaked,
+    poison: { ...state.poison },
+    heldPodMs,
+    effectsInFlight: state.effects.size,
+    leased: grantedRows(state),
+  }
+}
+
+function grantedRows(state: PoolState): PoolStatus['leased'] {
+  const rows: PoolStatus['leased'] = []
+  for (const lease of state.leases.values()) {
+    if (rows.length >= STATUS_LEASES) break
+    if (lease.kind !== 'granted') continue
+    const { leaseId, caller, slot } = lease.request
+    rows.push({ leaseId, caller, slot, pod: lease.pod, epoch: lease.epoch, sinceMs: lease.grantedAt })
+  }
+  return rows
+}
+
+/** The answer to firepool.pods. */
+export function podsPage(state: PoolState, page: PageRequest): Page<PodRow> {
+  return paged([...state.pods.values()], page, (pod) => ({
+    pod: pod.pod,
+    state: pod.kind,
+    caller: pod.owner?.caller ?? null,
+    slot: pod.slot,
+    epoch: pod.epoch,
+    generation: pod.generation,
+    address: pod.address === '' ? null : pod.address,
+    sinceMs: pod.since,
+    keepAliveAtMs: pod.keepAliveAt > 0 ? pod.keepAliveAt : null,
+  }))
+}
+
+/** The answer to firepool.queue, in the order in which requests are served; those that wait for a slot come last. */
+export function queuePage(state: PoolState, page: PageRequest, now: number): Page<QueueRow> {
+  const waiting = [...state.leases.values()].filter((lease) => lease.kind === 'waiting')
+  const rank = (lease: Lease) => (lease.kind === 'waiting' && lease.claims ? 0 : 1)
+  waiting.sort(
+    (a, b) => rank(a) - rank(b) || b.request.priority - a.request.priority || a.arrival - b.arrival,
+  )
+  return paged(waiting, page, (lease, at) => ({
+    position: at + 1,
+    leaseId: lease.request.leaseId,
+    caller: lease.request.caller,
+    slot: lease.request.slot,
+    tenant: lease.request.tenant,
+    priority: lease.request.priority,
+    waitedMs: now - lease.arrivedAt,
+    deadlineMs: lease.request.deadlineMs,
+    reason: waitReason(state, lease, now),
+  }))
+}
+
+function paged<T, Row>(all: T[], page: PageRequest, row: (item: T, at: number) => Row): Page<Row> {
+  const whole = (n: unknown, most: number, otherwise: number) =>
+    typeof n === 'number' && Number.isInteger(n) && n >= 0 ? Math.min(n, most) : otherwise
+  const offset = whole(page.offset, all.length, 0)
+  const limit = Math.max(1, whole(page.limit, LIMIT.pageRows, LIMIT.pageRows))
+  const rows = all.slice(offset, offset + limit).map((item, i) => row(item, offset + i))
+  const next = offset + rows.length
+  return { v: 1, rows, total: all.length, next: next < all.length ? next : null }
+}

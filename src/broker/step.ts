@@ -1,0 +1,339 @@
+import { LIMIT, TIMEOUT } from '../contract/limits.js'
+import type { Effect } from './effect.js'
+import type { PoolEvent } from './event.js'
+import type { Deadline } from './index-of-state.js'
+import { endLease, grant, offerToken, release, request, requestExpired } from './leases.js'
+import { startFailed } from './losses.js'
+import { observed } from './observe.js'
+import { createPod, movePod, removePod, setKeepAlive } from './pods.js'
+import { budgetInForce } from './policy/budget.js'
+import { leaseForIdle, standbyPod, warmPodFor } from './policy/placement.js'
+import { replenish } from './policy/replenish.js'
+import { retryEffect, settle } from './settle.js'
+import type { Pod, PoolState } from './state.js'
+import { assert, issue, type Turn, wakeAt } from './turn.js'
+
+/** While the budget is exceeded, busy pods are asked to drain this often. */
+const SHRINK_MS = 2_000
+
+/**
+ * The only door to a pool's state: all that happened since the last call goes in, everything to be done comes out.
+ * Deterministic: the same state, events and time give the same result. Costs O(changes x log n).
+ *
+ * @param now ms since the epoch; a step back is treated as no progress
+ * @returns the same state object, changed in place, and the effects to carry out
+ */
+export function step(
+  state: PoolState,
+  events: PoolEvent[],
+  now: number,
+): { state: PoolState; effects: Effect[] } {
+  const gapMs = now - state.lastStepAt
+  const turn: Turn = { state, now: Math.max(now, state.lastStepAt), effects: [], newClaims: [], newIdle: [] }
+  // 1. inbox
+  for (const event of events) take(turn, event)
+  // 2. deadlines; after a long gap the inbox that piled up goes first, and nothing in it is late by our fault
+  if (gapMs <= TIMEOUT.clockGapMs || events.length === 0) expire(turn)
+  else wakeAt(turn, turn.now, 'pool', 'gap')
+  // 3. requests meet pods
+  serve(turn)
+  // 4. the stock follows demand, target and budget
+  shape(turn)
+  // 5. the backstop against holders that vanished
+  describeHolders(turn)
+  state.lastStepAt = turn.now
+  assert(state.index.held >= 0 && state.index.leaseBytes >= 0, () => 'counts went below zero')
+  return { state, effects: turn.effects }
+}
+
+/** When `step` wants to be called even if nothing happens, ms since the epoch; null: never. */
+export function nextDeadline(state: PoolState): number | null {
+  const { deadlines } = state.index
+  for (;;) {
+    const top = deadlines.peek()
+    if (!top) return null
+    if (isLive(state, top)) return top.at
+    deadlines.pop()
+  }
+}
+
+function take(turn: Turn, event: PoolEvent): void {
+  const { state } = turn
+  switch (event.kind) {
+    case 'request':
+      request(turn, event.request)
+      return
+    case 'release':
+      release(turn, event.release)
+      return
+    case 'token':
+      offerToken(turn, event.leaseId, event.token)
+      return
+    case 'result':
+      settle(turn, event.id, event.result)
+      return
+    case 'observed':
+      observed(turn, event)
+      return
+    case 'setBudget':
+      state.fleet = { budget: event.budget, expiresAt: event.expiresAtMs }
+      wakeAt(turn, event.expiresAtMs, 'pool', 'fleet')
+      return
+    case 'resize':
+      if (event.budget !== undefined) state.operator.budget = event.budget
+      if (event.standby !== undefined) state.operator.standby = event.standby
+      shed(turn)
+      return
+    case 'mode':
+      setMode(turn, event.mode)
+      return
+    case 'apply':
+      applySpec(turn, event.spec)
+      return
+    case 'poison':
+      state.poison.count++
+      state.poison.last = `${event.name}: ${event.reason}`.slice(0, 300)
+      return
+  }
+}
+
+function setMode(turn: Turn, mode: PoolState['mode']): void {
+  const { state } = turn
+  state.mode = mode
+  if (mode === 'running') {
+    turn.newClaims.push(...state.index.claims)
+    return
+  }
+  if (mode === 'paused') return
+  for (const kind of ['standby', 'idle'] as const) {
+    for (const name of [...state.index.byKind[kind]]) removePod(turn, state.pods.get(name)!)
+  }
+  for (const name of [...state.index.byKind.leased]) setKeepAlive(turn, state.pods.get(name)!, turn.now)
+  if (mode !== 'deleting') return
+  for (const name of [...state.index.byKind.starting]) removePod(turn, state.pods.get(name)!)
+  const why = {
+    code: 'PoolNotFound',
+    origin: 'caller',
+    message: `pool ${state.spec.name} was deleted`,
+  } as const
+  for (const leaseId of [...state.leases.keys()])
+    endLease(turn, leaseId, 'failed', { problem: why, notify: true })
+}
+
+/** A new spec. Only a new profile makes a new generation: its pods roll, idle ones now, leased ones when released (F11). */
+function applySpec(turn: Turn, spec: PoolState['spec']): void {
+  const { state } = turn
+  const template = JSON.stringify(spec.profile) !== JSON.stringify(state.spec.profile)
+  state.spec = spec
+  if (template) {
+    state.generation++
+    state.breaker = { failures: 0, openUntil: null, backoffMs: 0, last: null }
+    for (const kind of ['starting', 'standby', 'idle'] as const) {
+      for (const name of [...state.index.byKind[kind]]) removePod(turn, state.pods.get(name)!)
+    }
+  }
+  shed(turn)
+}
+
+/** Standbys beyond the need leave at once when somebody lowered the target. */
+function shed(turn: Turn): void {
+  let { excess } = replenish(turn.state, turn.now)
+  for (const name of [...turn.state.index.byKind.standby]) {
+    if (excess-- <= 0) return
+    removePod(turn, turn.state.pods.get(name)!)
+  }
+}
+
+function expire(turn: Turn): void {
+  const { deadlines } = turn.state.index
+  for (;;) {
+    const top = deadlines.peek()
+    if (!top || top.at > turn.now) return
+    deadlines.pop()
+    if (isLive(turn.state, top)) fire(turn, top)
+  }
+}
+
+/** Entries are never taken out of the heap when plans change; an outdated one is recognised here. */
+function isLive(state: PoolState, deadline: Deadline): boolean {
+  const { kind, id, at } = deadline
+  switch (kind) {
+    case 'request': {
+      const lease = state.leases.get(id)
+      return lease?.kind === 'waiting' || (lease?.kind === 'granted' && lease.delivery === 'needsToken')
+    }
+    case 'keepAlive': {
+      const pod = state.pods.get(id)
+      return (
+        pod?.kind === 'standby' ||
+        ((pod?.kind === 'leased' || pod?.kind === 'idle') && pod.keepAliveAt === at)
+      )
+    }
+    case 'start':
+      return state.pods.get(id)?.kind === 'starting'
+    case 'lifetime':
+      return state.pods.has(id)
+    case 'tombstone':
+      return state.tombstones.get(id) === at
+    case 'token':
+      return state.earlyTokens.get(id)?.expiresAt === at
+    case 'effect':
+      return state.effects.get(id)?.retryAt === at
+    case 'pool':
+      return true
+  }
+}
+
+function fire(turn: Turn, { kind, id, at }: Deadline): void {
+  const { state } = turn
+  switch (kind) {
+    case 'request':
+      requestExpired(turn, state.leases.get(id)!)
+      return
+    case 'keepAlive':
+      keepAliveEnded(turn, state.pods.get(id)!)
+      return
+    case 'start':
+      startFailed(
+        turn,
+        state.pods.get(id)!,
+        'StartTimeout',
+        `not Ready within ${state.spec.podStartMs} ms`,
+        false,
+      )
+      return
+    case 'lifetime':
+      lifetimeEnded(turn, state.pods.get(id)!)
+      return
+    case 'tombstone':
+      state.tombstones.delete(id)
+      return
+    case 'token':
+      state.earlyTokens.delete(id)
+      return
+    case 'effect':
+      retryEffect(turn, id, at)
+      return
+    case 'pool':
+      // Waking up is all: budget, breaker and the round of descriptions look at the time themselves.
+      return
+  }
+}
+
+/** An idle pod goes; a held one is asked, because only its runner knows whether a job came in the last moment (F18). */
+function keepAliveEnded(turn: Turn, pod: Pod): void {
+  const { state } = turn
+  if (pod.kind === 'standby') {
+    const oldest = standbyPod(state)
+    if (oldest && replenish(state, turn.now).excess > 0) removePod(turn, oldest)
+    return
+  }
+  if (pod.kind === 'idle') {
+    removePod(turn, pod)
+    return
+  }
+  drainPod(turn, pod)
+}
+
+function drainPod(turn: Turn, pod: Pod): void {
+  movePod(turn, pod, 'drain', { keepAliveAt: 0 })
+  issue(turn, { kind: 'drain', pod: pod.pod, address: pod.address, epoch: pod.epoch, useSeq: pod.useSeq })
+}
+
+function lifetimeEnded(turn: Turn, pod: Pod): void {
+  if (pod.kind === 'standby' || pod.kind === 'idle') removePod(turn, pod)
+  else if (pod.kind === 'leased') drainPod(turn, pod)
+}
+
+function serve(turn: Turn): void {
+  const { state } = turn
+  if (state.mode !== 'running') return
+  for (const leaseId of turn.newClaims) {
+    const lease = state.leases.get(leaseId)
+    if (lease?.kind !== 'waiting' || !lease.claims) continue
+    const pod = warmPodFor(state, lease)
+    if (pod) grant(turn, lease, pod, 'warm')
+  }
+  for (const name of turn.newIdle) {
+    const pod = state.pods.get(name)
+    if (pod?.kind !== 'idle') continue
+    const lease = leaseForIdle(state, pod)
+    if (lease) grant(turn, lease, pod, 'warm')
+  }
+  serveQueue(turn)
+}
+
+/** Standbys go to the queue in its order, as far as the budget lets pods belong to callers (I4). */
+function serveQueue(turn: Turn): void {
+  const { state, now } = turn
+  const { queue, byKind, claims } = state.index
+  const { seats } = budgetInForce(state, now)
+  while (claims.size > 0 && byKind.standby.size > 0 && state.index.held < seats) {
+    const entry = queue.pop()
+    assert(entry !== undefined, () => 'a claim is not in the queue')
+    const lease = state.leases.get(entry.leaseId)
+    if (lease?.kind !== 'waiting' || !lease.claims) continue
+    const pod = standbyPod(state)!
+    // Ready before the request came: it did not wait for a start.
+    grant(turn, lease, pod, pod.since <= lease.arrivedAt ? 'standby' : 'cold')
+  }
+}
+
+function shape(turn: Turn): void {
+  const { state, now } = turn
+  const { create } = replenish(state, now)
+  for (let i = 0; i < create; i++) createPod(turn)
+  shrink(turn)
+}
+
+/** The budget shrank below what is held: idle pods go, oldest first; held ones are asked, oldest first (I4). */
+function shrink(turn: Turn): void {
+  const { state, now } = turn
+  const { seats } = budgetInForce(state, now)
+  // An expired fleet budget stops growth only: what is held above the guarantee leaves by its ordinary keep-alive.
+  if (state.fleet !== null && now >= state.fleet.expiresAt) return
+  const { byKind } = state.index
+  const leaving = byKind.deleting.size + byKind.draining.size
+  let over = state.index.held - seats - leaving
+  if (over <= 0) return
+  for (const name of [...byKind.idle]) {
+    if (over <= 0) return
+    removePod(turn, state.pods.get(name)!)
+    over--
+  }
+  if (over <= 0 || now < state.shrinkAt) return
+  state.shrinkAt = now + SHRINK_MS
+  wakeAt(turn, state.shrinkAt, 'pool', 'shrink')
+  for (const name of [...byKind.leased].slice(0, over)) drainPod(turn, state.pods.get(name)!)
+}
+
+function describeHolders(turn: Turn): void {
+  const { state, now } = turn
+  if (state.leases.size === 0 || now < state.describeAt) return
+  if (state.describeAt === 0) {
+    state.describeAt = now + TIMEOUT.reconcileMs
+    wakeAt(turn, state.describeAt, 'pool', 'describe')
+    return
+  }
+  state.describeAt = now + TIMEOUT.reconcileMs
+  wakeAt(turn, state.describeAt, 'pool', 'describe')
+  const old = [...state.leases.values()].filter((lease) => now - lease.arrivedAt >= TIMEOUT.reconcileMs)
+  old.sort((a, b) => a.arrival - b.arrival)
+  const after = old.filter((lease) => lease.arrival > state.describeCursor)
+  const round = (after.length > 0 ? after : old).slice(0, LIMIT.describeBatch)
+  if (round.length === 0) return
+  state.describeCursor = round[round.length - 1]!.arrival
+  const leases = round.map(({ request: r }) => ({
+    leaseId: r.leaseId,
+    holder: r.holder,
+    leaseWorkflowId: r.leaseWorkflowId,
+  }))
+  issue(turn, { kind: 'describe', leases })
+}
+
+/** Whether a deleted pool has nothing left to do: its workflow may end. */
+export function isFinished(state: PoolState): boolean {
+  return (
+    state.mode === 'deleting' && state.pods.size === 0 && state.leases.size === 0 && state.effects.size === 0
+  )
+}
