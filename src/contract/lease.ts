@@ -80,13 +80,6 @@ export interface LeaseEnd {
   problem?: Problem
 }
 
-/** Input of the workflow `firepool.lease`. */
-export interface LeaseInput {
-  v: 1
-  pool: string
-  request: Omit<LeaseRequest, 'v' | 'leaseWorkflowId'>
-}
-
 /** Options of a caller, for openPool, firepool.runJob and the CLI alike. */
 export interface AcquireOptions {
   /** who reuses the pod; default the caller's workflow id */
@@ -99,4 +92,16 @@ export interface AcquireOptions {
   priority?: number
   /** how long to wait for a pod; default TIMEOUT.acquireMs */
   acquireTimeout?: number | string
+}
+
+/** Input of the workflow `firepool.lease`, started as a child of the holder with REQUEST_CANCEL. Plain JSON from any SDK. */
+export interface LeaseInput extends AcquireOptions {
+  v?: 1
+  pool: string
+  /** a random uuid (version 4), minted in the caller's workflow */
+  leaseId: string
+  /** default: the parent workflow */
+  holder?: Holder
+  /** default 'token': the caller then executes the activity firepool.awaitLease */
+  replyTo?: 'signal' | 'token'
 }

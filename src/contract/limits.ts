@@ -38,7 +38,7 @@ export const TIMEOUT = {
   /** one attempt of a pool effect (HTTP to runners, calls to the backend, signals) */
   effectMs: 30 * SECOND,
   /** one observation waits this long for a change before it reports that nothing changed */
-  observeMs: 60 * SECOND,
+  observeMs: 10 * MINUTE,
   /** heartbeat of the observation: a lost worker is noticed after this */
   observeHeartbeatMs: 5 * SECOND,
   /** holders older than this are described, this often: the backstop against leaked leases */
@@ -108,6 +108,8 @@ export const LIMIT = {
   /** continue as new (protocol.md, The pool as an entity) */
   continueSignals: 8_000,
   continueSignalsForced: 9_000,
+  /** then even with effects in flight (they are issued again under their ids): the server refuses signals at 10,000 */
+  continueSignalsMust: 9_500,
   continueEvents: 30_000,
   /** effects in one activity call, and calls in flight for each lane */
   effectBatch: 100,

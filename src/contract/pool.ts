@@ -62,6 +62,8 @@ export interface PoolInput {
   spec: PoolSpec
   /** set by continue-as-new only: a snapshot as broker/state.ts writes it */
   carried?: unknown
+  /** continue as new after so many signals or history events; default LIMIT.continueSignals, LIMIT.continueEvents */
+  continueAfter?: { signals: number; events: number }
 }
 
 /** Query `firepool.status`. */

@@ -1,0 +1,65 @@
+import { activityInfo, CompleteAsyncError } from '@temporalio/activity'
+import { type Client, WorkflowNotFoundError } from '@temporalio/client'
+import { checkLeaseId, checkPoolName } from '../contract/check.js'
+import { problem } from '../contract/errors.js'
+import { poolWorkflowId, SIGNAL } from '../contract/names.js'
+import type { AwaitLeaseInput } from '../contract/run.js'
+import { activityFailure } from './failure.js'
+
+/** Tokens that come within this time of each other go to a pool in one signal. */
+const BATCH_MS = 5
+
+interface Offer {
+  leaseId: string
+  token: string
+}
+
+/**
+ * The activity `firepool.awaitLease`, for callers in any SDK: offers its own task token to the pool and completes
+ * asynchronously with the Grant. Give it a start-to-close of a minute or more and a retry policy with coefficient 1:
+ * a token dies with its attempt, and the next attempt offers a new one.
+ */
+export function createAwaitLease(client: Client) {
+  const batches = new Map<string, { offers: Offer[]; sent: Promise<void> }>()
+
+  function offer(pool: string, mine: Offer): Promise<void> {
+    const open = batches.get(pool)
+    if (open) {
+      open.offers.push(mine)
+      return open.sent
+    }
+    const offers = [mine]
+    const sent = new Promise<void>((resolve, reject) => {
+      setTimeout(() => {
+        batches.delete(pool)
+        const batch = offers.map((each) => ({ v: 1, ...each }))
+        client.workflow
+          .getHandle(poolWorkflowId(pool))
+          .signal(SIGNAL.token, { v: 1, batch })
+          .then(resolve, reject)
+      }, BATCH_MS)
+    })
+    batches.set(pool, { offers, sent })
+    return sent
+  }
+
+  return async (input: AwaitLeaseInput): Promise<never> => {
+    const pool = checkPoolName(input?.pool)
+    if (pool.problem) throw activityFailure(pool.problem)
+    const leaseId = checkLeaseId(input.leaseId)
+    if (leaseId.problem) throw activityFailure(leaseId.problem)
+    const token = Buffer.from(activityInfo().taskToken).toString('base64')
+    try {
+      await offer(pool.value, { leaseId: leaseId.value, token })
+    } catch (error) {
+      if (!(error instanceof WorkflowNotFoundError)) throw error
+      throw activityFailure(
+        problem(
+          'PoolNotFound',
+          `there is no pool '${pool.value}' in this namespace; create it with firepool pool apply`,
+        ),
+      )
+    }
+    throw new CompleteAsyncError()
+  }
+}

@@ -1,0 +1,110 @@
+import { createHash } from 'node:crypto'
+import { ActivityNotFoundError, type Client, WorkflowNotFoundError } from '@temporalio/client'
+import type { Effect, EffectResult } from '../broker/index.js'
+import { problem } from '../contract/errors.js'
+import type { LeaseEnd } from '../contract/lease.js'
+import { SIGNAL } from '../contract/names.js'
+import { createRunnerClient } from '../runner/client.js'
+import type { Signer } from '../token/token.js'
+import { effectActivity } from './batch.js'
+import { activityFailure } from './failure.js'
+import { CONTROL_MS, lostReason } from './pods.js'
+
+type Deliver = Extract<Effect, { kind: 'deliver' }>
+type Notify = Extract<Effect, { kind: 'notify' }>
+
+export interface DeliverDeps {
+  client: Client
+  signer: Signer
+}
+
+/** Who a pod belongs to, as its runner keeps it: it refuses to be bound to another. */
+export function ownerHash(owner: Deliver['owner']): string {
+  return createHash('sha256')
+    .update(JSON.stringify([owner.caller, owner.reuseTag]))
+    .digest('hex')
+}
+
+/** The activity that binds pods to their new epochs, hands out grants and tells of ends. */
+export function createDeliver({ client, signer }: DeliverDeps) {
+  /** @returns whether the workflow was there */
+  const signal = async (
+    workflowId: string,
+    runId: string | undefined,
+    name: string,
+    payload: unknown,
+  ): Promise<boolean> => {
+    try {
+      await client.workflow.getHandle(workflowId, runId).signal(name, payload)
+      return true
+    } catch (error) {
+      if (error instanceof WorkflowNotFoundError) return false
+      throw error
+    }
+  }
+
+  const deliver = async (effect: Deliver): Promise<EffectResult> => {
+    const { grant, holder, token, leaseWorkflowId } = effect
+    let useSeq: number
+    try {
+      useSeq = await bind(signer, effect)
+    } catch (error) {
+      const reason = lostReason(error)
+      if (reason === null) throw error
+      return { kind: 'podLost', reason }
+    }
+    const toLease =
+      leaseWorkflowId === holder.workflowId
+        ? Promise.resolve(true)
+        : signal(leaseWorkflowId, undefined, SIGNAL.grant, grant)
+    if (effect.replyTo === 'signal') {
+      const [holderThere, leaseThere] = await Promise.all([
+        signal(holder.workflowId, holder.runId, SIGNAL.grant, grant),
+        toLease,
+      ])
+      return holderThere && leaseThere ? { kind: 'delivered', useSeq } : { kind: 'holderGone' }
+    }
+    if (!(await toLease)) return { kind: 'holderGone' }
+    if (token === null) return { kind: 'delivered', useSeq }
+    const fetched = await complete(token, (taskToken) => client.activity.complete(taskToken, grant))
+    return fetched ? { kind: 'delivered', useSeq } : { kind: 'tokenGone' }
+  }
+
+  const notify = async ({ leaseWorkflowId, token, end }: Notify): Promise<EffectResult> => {
+    if (token !== null) {
+      const failure = activityFailure(end.problem ?? endedProblem(end))
+      await complete(token, (taskToken) => client.activity.fail(taskToken, failure))
+    }
+    if (leaseWorkflowId !== null) await signal(leaseWorkflowId, undefined, SIGNAL.ended, end)
+    return { kind: 'notified' }
+  }
+
+  return effectActivity({ deliver, notify })
+}
+
+async function bind(signer: Signer, { grant, owner }: Deliver): Promise<number> {
+  const runner = createRunnerClient(grant.address, () =>
+    signer(grant.pod, 'broker', grant.epoch, grant.leaseId),
+  )
+  const { epoch, leaseId, incarnation } = grant
+  const { useSeq } = await runner.bind(
+    { v: 1, epoch, leaseId, ownerHash: ownerHash(owner), incarnation },
+    { timeoutMs: CONTROL_MS },
+  )
+  return useSeq
+}
+
+/** @returns false when the activity of this token is over: another attempt has another token */
+async function complete(token: string, send: (taskToken: Uint8Array) => Promise<void>): Promise<boolean> {
+  try {
+    await send(Buffer.from(token, 'base64'))
+    return true
+  } catch (error) {
+    if (error instanceof ActivityNotFoundError) return false
+    throw error
+  }
+}
+
+function endedProblem(end: LeaseEnd) {
+  return problem('LeaseRevoked', `lease ${end.leaseId} ended (${end.end}) before it was fetched; ask again`)
+}

@@ -1,0 +1,46 @@
+import type { Client } from '@temporalio/client'
+import type { Backend } from '../contract/backend.js'
+import { ACTIVITY } from '../contract/names.js'
+import { readFeatures } from '../server/search-attributes.js'
+import type { Signer } from '../token/token.js'
+import { createAwaitLease } from './await-lease.js'
+import { createDeliver } from './deliver.js'
+import { createDescribeHolders } from './holders.js'
+import { createObserve } from './observe.js'
+import { createPodActivities } from './pods.js'
+import { createRun } from './run.js'
+
+export interface ActivityDeps {
+  client: Client
+  signer: Signer
+  backend: Backend
+}
+
+/** Activities of the queue `firepool`: jobs on held leases. */
+export function createJobActivities({ client, signer }: Pick<ActivityDeps, 'client' | 'signer'>) {
+  return {
+    [ACTIVITY.run]: createRun({ client, signer }),
+    [ACTIVITY.awaitLease]: createAwaitLease(client),
+  }
+}
+
+/** Activities of the queue `firepool-broker`: the effects of pools. */
+export function createBrokerActivities({ client, signer, backend }: ActivityDeps) {
+  const pods = createPodActivities({ backend, signer })
+  return {
+    [ACTIVITY.createPods]: pods.createPods,
+    [ACTIVITY.deletePods]: pods.deletePods,
+    [ACTIVITY.drainPods]: pods.drainPods,
+    [ACTIVITY.revokeLeases]: pods.revokeLeases,
+    [ACTIVITY.deliver]: createDeliver({ client, signer }),
+    [ACTIVITY.observe]: createObserve(backend),
+    [ACTIVITY.describeHolders]: createDescribeHolders(client),
+    [ACTIVITY.namespaceFeatures]: async () => ({
+      v: 1,
+      ...(await readFeatures(
+        client.connection as Parameters<typeof readFeatures>[0],
+        client.options.namespace,
+      )),
+    }),
+  }
+}

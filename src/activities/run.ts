@@ -1,0 +1,125 @@
+import { setTimeout as pause } from 'node:timers/promises'
+import { Context as Activity, activityInfo, type Context } from '@temporalio/activity'
+import type { Client } from '@temporalio/client'
+import { ApplicationFailure, CancelledFailure } from '@temporalio/common'
+import { FirepoolError } from '../contract/errors.js'
+import { type JobOutcome, type JobResult, problem } from '../contract/index.js'
+import { poolWorkflowId, SIGNAL } from '../contract/names.js'
+import type { RunInput } from '../contract/run.js'
+import { createRunnerClient, jobDigest, type RunnerClient, RunnerUnreachable } from '../runner/client.js'
+import type { Signer } from '../token/token.js'
+import { activityFailure, podLost } from './failure.js'
+import { beating } from './heartbeat.js'
+
+export interface RunDeps {
+  client: Client
+  signer: Signer
+}
+
+/** A broken connection is tried again this often before the pod counts as lost. */
+const RECONNECTS = 5
+const RECONNECT_MS = 200
+
+/** The activity `firepool.run`: posts one job to the runner of a held lease and returns its result. */
+export function createRun({ client, signer }: RunDeps) {
+  return async (input: RunInput): Promise<JobResult> => {
+    const { grant, jobId } = input
+    const runner = createRunnerClient(grant.address, () =>
+      signer(grant.pod, 'lease', grant.epoch, grant.leaseId),
+    )
+    const outcome = await beating(Activity.current(), { v: 1, jobId }, attachJob(runner, input))
+    if (input.releaseAfter) await sendRelease(client, input)
+    if (outcome.kind === 'result') return outcome.result
+    if (outcome.problem.code === 'Cancelled') throw new CancelledFailure(outcome.problem.message)
+    throw activityFailure(outcome.problem)
+  }
+}
+
+/**
+ * Posts the job, and follows a cancel: the job is killed ONLY when the caller asked for it. Whatever else ends this
+ * attempt (a lost heartbeat, a worker's shutdown, a reset) detaches, because another attempt may be attached already.
+ */
+async function attachJob(runner: RunnerClient, input: RunInput): Promise<JobOutcome> {
+  const context = Activity.current()
+  const cut = new AbortController()
+  const posted = postJob(runner, input, cut.signal)
+  posted.catch(() => undefined)
+  try {
+    return await Promise.race([posted, context.cancelled])
+  } catch (error) {
+    if (!(error instanceof CancelledFailure)) throw error
+    if (context.cancellationDetails?.cancelRequested) return await cancelJob(runner, input, posted)
+    throw detached(context, error)
+  } finally {
+    cut.abort()
+  }
+}
+
+async function cancelJob(
+  runner: RunnerClient,
+  input: RunInput,
+  posted: Promise<JobOutcome>,
+): Promise<JobOutcome> {
+  await runner.cancel(input.jobId)
+  return await posted
+}
+
+function detached(context: Context, error: CancelledFailure): ApplicationFailure {
+  const details = context.cancellationDetails
+  const why = details?.workerShutdown ? 'the worker shuts down' : `this attempt was ended: ${error.message}`
+  return ApplicationFailure.create({
+    type: 'Detached',
+    message: `${why}; the job goes on and the next attempt attaches to it`,
+  })
+}
+
+/** Posts until there is an answer: a job that is known there is attached to, so that posting again is safe. */
+async function postJob(runner: RunnerClient, input: RunInput, signal: AbortSignal): Promise<JobOutcome> {
+  const { grant, jobId, job } = input
+  const digest = jobDigest(job)
+  // An earlier attempt of this activity may have been accepted by the runner.
+  let mayHaveStarted = activityInfo().attempt > 1
+  for (let tries = 1; ; tries++) {
+    try {
+      return await runner.jobs({ v: 1, jobId, digest, epoch: grant.epoch, spec: job }, { signal })
+    } catch (error) {
+      if (error instanceof FirepoolError) throw activityFailure(refusal(error, input, mayHaveStarted))
+      if (!(error instanceof RunnerUnreachable)) throw error
+      mayHaveStarted ||= !error.refused
+      if (tries >= RECONNECTS) throw activityFailure(unreachable(error, input, mayHaveStarted))
+      await pause(RECONNECT_MS, undefined, { signal })
+    }
+  }
+}
+
+/** LeaseRevoked promises that the job never started there: that holds only when no earlier post may have been accepted. */
+function refusal(error: FirepoolError, { grant }: RunInput, mayHaveStarted: boolean) {
+  const { problem: p } = error
+  if (p.code === 'LeaseRevoked' && mayHaveStarted)
+    return podLost(grant.pod, grant.epoch, 'its runner no longer knows the job')
+  return p
+}
+
+function unreachable(error: RunnerUnreachable, { grant }: RunInput, mayHaveStarted: boolean) {
+  if (mayHaveStarted) return podLost(grant.pod, grant.epoch, `its runner does not answer (${error.code})`)
+  return problem(
+    'LeaseRevoked',
+    `pod ${grant.pod} is gone (nobody listens at its address); the job never started`,
+    {
+      pod: grant.pod,
+      epoch: grant.epoch,
+    },
+  )
+}
+
+/** The release of firepool.runJob. Clean: its only job is over. A pool that is gone holds nothing. */
+async function sendRelease(client: Client, { grant }: RunInput): Promise<void> {
+  const { leaseId, pod, epoch } = grant
+  try {
+    await client.workflow
+      .getHandle(poolWorkflowId(grant.pool))
+      .signal(SIGNAL.release, { v: 1, leaseId, pod, epoch, clean: true })
+  } catch {
+    // The lease workflow's close is the release then: reconcile finds it. The job's result must not be lost for it.
+  }
+}

@@ -1,0 +1,149 @@
+import { type Checked, checkNumber, checkPoolName, invalid, isRecord, shown, utf8Bytes } from './check.js'
+import { LIMIT, TIMEOUT } from './limits.js'
+import type { PoolSpec, Profile } from './pool.js'
+
+/** Most of a spec's numbers, with their bounds and defaults. */
+const MAX_START_DELAY_MS = 10 * 60_000
+
+/**
+ * A pool spec as it crosses an edge: every number within its bound (F8), durations allowed where the name ends in Ms,
+ * missing numbers with their defaults.
+ */
+export function checkPoolSpec(value: unknown): Checked<PoolSpec> {
+  if (!isRecord(value)) return invalid(`a pool spec is an object, not ${shown(value)}`)
+  if (value.v !== 1)
+    return invalid(`this Firepool understands version 1 of a pool spec, not ${shown(value.v)}`)
+  const name = checkPoolName(value.name)
+  if (name.problem) return name
+  const numbers = checkNumbers(value)
+  if (numbers.problem) return numbers
+  const profile = checkProfile(value.profile ?? {})
+  if (profile.problem) return profile
+  const spec: PoolSpec = { v: 1, name: name.value, ...numbers.value, profile: profile.value }
+  const bytes = utf8Bytes(JSON.stringify(spec))
+  if (bytes > LIMIT.specBytes)
+    return invalid(
+      `the spec of pool ${name.value} has ${bytes} bytes, at most ${LIMIT.specBytes} are allowed`,
+    )
+  return { value: spec }
+}
+
+function checkNumbers(value: Record<string, unknown>): Checked<Omit<PoolSpec, 'v' | 'name' | 'profile'>> {
+  const budget = checkNumber('budget', value.budget, { min: 0, max: LIMIT.pods })
+  if (budget.problem) return budget
+  const standby = checkNumber('standby', value.standby, { min: 0, max: LIMIT.pods, otherwise: 0 })
+  if (standby.problem) return standby
+  // Room for pods that are on their way out while their successors start.
+  const pods = budget.value + standby.value
+  const surge = Math.max(2, Math.ceil(pods / 10))
+  const out = { budget: budget.value, standby: standby.value } as Omit<PoolSpec, 'v' | 'name' | 'profile'>
+  const rest = [
+    ['guarantee', { min: 0, max: LIMIT.pods, otherwise: budget.value }],
+    ['maxPods', { min: 0, max: LIMIT.pods, otherwise: Math.min(LIMIT.pods, pods + surge) }],
+    ['queueLimit', { min: 0, max: LIMIT.queue, otherwise: LIMIT.queue }],
+    ['keepAliveMs', { min: 0, max: LIMIT.keepAliveMsMax, otherwise: TIMEOUT.keepAliveMs, duration: true }],
+    ['podStartMs', { min: 1, max: LIMIT.podStartMsMax, otherwise: TIMEOUT.podStartMs, duration: true }],
+    [
+      'podLifetimeMs',
+      {
+        min: LIMIT.podLifetimeMsMin,
+        max: LIMIT.podLifetimeMsMax,
+        otherwise: TIMEOUT.podLifetimeMs,
+        duration: true,
+      },
+    ],
+  ] as const
+  for (const [key, bounds] of rest) {
+    const number = checkNumber(key, value[key], bounds)
+    if (number.problem) return number
+    out[key] = number.value
+  }
+  if (out.guarantee > out.budget)
+    return invalid(
+      `guarantee is ${out.guarantee}, more than the budget of ${out.budget}; lower it or raise the budget`,
+    )
+  return { value: out }
+}
+
+/** A profile with its defaults. */
+export function checkProfile(value: unknown): Checked<Profile> {
+  if (!isRecord(value)) return invalid(`a profile is an object, not ${shown(value)}`)
+  const backend = value.backend ?? 'local'
+  if (backend !== 'local') return invalid(`this release has the backend 'local', not ${shown(backend)}`)
+  const env = checkEnv(value.env ?? {})
+  if (env.problem) return env
+  const delay = checkStartDelay(value.startDelay ?? null)
+  if (delay.problem) return delay
+  const limits = checkLimits(value.limits ?? {})
+  if (limits.problem) return limits
+  const { prepare } = value
+  if (prepare !== undefined && prepare !== null) {
+    if (
+      !Array.isArray(prepare) ||
+      prepare.length === 0 ||
+      !prepare.every((word) => typeof word === 'string')
+    ) {
+      return invalid(`profile.prepare is an argv (a list of texts), not ${shown(prepare)}`)
+    }
+  }
+  return {
+    value: {
+      backend,
+      env: env.value,
+      startDelay: delay.value,
+      limits: limits.value,
+      prepare: (prepare ?? null) as string[] | null,
+    },
+  }
+}
+
+function checkEnv(value: unknown): Checked<Record<string, string>> {
+  if (!isRecord(value)) return invalid(`profile.env is a map of names to texts, not ${shown(value)}`)
+  const entries = Object.entries(value)
+  if (entries.length > LIMIT.envVars)
+    return invalid(`profile.env has ${entries.length} variables, at most ${LIMIT.envVars} are allowed`)
+  for (const [name, text] of entries) {
+    if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(name))
+      return invalid(`profile.env has a name that no shell accepts: ${shown(name)}`)
+    if (typeof text !== 'string' || text.includes('\u0000'))
+      return invalid(`profile.env.${name} must be a text without NUL, not ${shown(text)}`)
+  }
+  return { value: value as Record<string, string> }
+}
+
+function checkStartDelay(value: unknown): Checked<Profile['startDelay']> {
+  if (value === null) return { value: null }
+  if (!isRecord(value))
+    return invalid(`profile.startDelay is { minMs, maxMs } of an imitated cold start, not ${shown(value)}`)
+  const min = checkNumber('profile.startDelay.minMs', value.minMs, {
+    min: 0,
+    max: MAX_START_DELAY_MS,
+    duration: true,
+  })
+  if (min.problem) return min
+  const max = checkNumber('profile.startDelay.maxMs', value.maxMs, {
+    min: min.value,
+    max: MAX_START_DELAY_MS,
+    duration: true,
+  })
+  if (max.problem) return max
+  return { value: { minMs: min.value, maxMs: max.value } }
+}
+
+function checkLimits(value: unknown): Checked<Profile['limits']> {
+  if (!isRecord(value)) return invalid(`profile.limits is an object, not ${shown(value)}`)
+  const out: Profile['limits'] = {
+    memoryBytes: null,
+    cpuSeconds: null,
+    openFiles: null,
+    processes: null,
+    fileBytes: null,
+  }
+  for (const key of Object.keys(out) as (keyof Profile['limits'])[]) {
+    if (value[key] === undefined || value[key] === null) continue
+    const number = checkNumber(`profile.limits.${key}`, value[key], { min: 1, max: Number.MAX_SAFE_INTEGER })
+    if (number.problem) return number
+    out[key] = number.value
+  }
+  return { value: out }
+}

@@ -1,0 +1,1 @@
+export { createLocalBackend, type LocalBackend, type LocalBackendOptions } from './backend.js'

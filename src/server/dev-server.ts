@@ -1,0 +1,302 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import { closeSync, fstatSync, mkdirSync, openSync } from 'node:fs'
+import { open } from 'node:fs/promises'
+import { createServer } from 'node:net'
+import { dirname } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Connection } from '@temporalio/client'
+import { SEARCH_ATTRIBUTE } from '../contract/index.js'
+import { DEFAULT_NAMESPACE } from './connection.js'
+import {
+  type OnProgress,
+  type ResolvedBinary,
+  type ResolveOptions,
+  resolveBinary,
+  resolveServer,
+  type ServerSource,
+} from './resolve.js'
+import { watchOver } from './watchdog.js'
+
+const HOST = '127.0.0.1'
+/** A start takes 0.4 s; the limit is for a machine that is busy with something else. */
+const START_LIMIT_MS = 120_000
+const STOP_GRACE_MS = 10_000
+const POLL_MS = 50
+/** Another process may take a port between our choice and the server's bind. */
+const PORT_CONFLICT_RETRIES = 5
+const LOG_TAIL_BYTES = 4096
+
+/**
+ * Settings of the server that are right for one machine and a broker. Sizes (`limit.*`) stay at their
+ * defaults: a workflow that breaks a limit in production must break it here too.
+ */
+export const DYNAMIC_CONFIG: Readonly<Record<string, number | boolean>> = {
+  // The default of 20 polls a second rounds every hop up to 50 ms.
+  'history.transferProcessorMaxPollRPS': 5000,
+  'history.timerProcessorMaxPollRPS': 5000,
+}
+
+export interface DevServerOptions {
+  /** receives what the server prints; its folder is created */
+  logFile: string
+  /** a file that survives a restart; without it everything is in memory, which is faster */
+  dbFile?: string
+  /** gRPC port, default: a free one */
+  port?: number
+  /** port of the web UI: absent for no UI, 0 for a free port */
+  uiPort?: number
+  /** created beside "default" */
+  namespace?: string
+  /** name -> type, default: Firepool's own */
+  searchAttributes?: Readonly<Record<string, string>>
+  /** more dynamic configuration, or other values */
+  dynamicConfig?: Readonly<Record<string, number | boolean | string>>
+  /** SQLite settings, by name */
+  sqlitePragmas?: Readonly<Record<string, string>>
+  /** default: as `resolveBinary` finds it */
+  binary?: ResolvedBinary
+  env?: NodeJS.ProcessEnv
+  onProgress?: OnProgress
+  signal?: AbortSignal
+}
+
+export interface TemporalServer {
+  /** host:port of the gRPC service */
+  address: string
+  namespace: string
+  /** undefined when there is no UI, or none that we know of */
+  uiUrl: string | undefined
+  /** undefined when the server is not ours */
+  pid: number | undefined
+  source: ServerSource
+  /** one sentence for the user: which source was taken */
+  description: string
+  /** resolves when the process is gone; a second call waits for the same end; does nothing to a server not ours */
+  stop(): Promise<void>
+}
+
+export interface DevServer extends TemporalServer {
+  pid: number
+  /** resolves when the process ends, however it ends */
+  exited: Promise<string>
+}
+
+/**
+ * The server to use: that of `TEMPORAL_ADDRESS` if set (nothing is started, `stop` does nothing), else a
+ * dev server of our own.
+ * @throws ServerNotFoundError, or Error with the tail of the server's log
+ */
+export async function openServer(options: DevServerOptions): Promise<TemporalServer> {
+  const env = options.env ?? process.env
+  const found = options.binary ?? (await resolveServer(resolveOptions(options)))
+  if (found.kind === 'binary') return startDevServer({ ...options, binary: found })
+  return {
+    address: found.address,
+    namespace: env.TEMPORAL_NAMESPACE || options.namespace || DEFAULT_NAMESPACE,
+    uiUrl: undefined,
+    pid: undefined,
+    source: found.source,
+    description: found.description,
+    stop: async () => {},
+  }
+}
+
+/**
+ * Starts `temporal server start-dev` and waits until it serves.
+ *
+ * The server has a process group of its own, so that a Ctrl-C reaches only us and we stop in order; a
+ * watchdog ends it when our process dies without `stop`. It does not keep our event loop alive.
+ * @throws ServerNotFoundError, or Error with the tail of the server's log
+ */
+export async function startDevServer(options: DevServerOptions): Promise<DevServer> {
+  const binary = options.binary ?? (await resolveBinary(resolveOptions(options)))
+  mkdirSync(dirname(options.logFile), { recursive: true })
+  if (options.dbFile !== undefined) mkdirSync(dirname(options.dbFile), { recursive: true })
+  for (let attempt = 0; ; attempt++) {
+    try {
+      return await startOnce(options, binary)
+    } catch (error) {
+      const chosenByUs = options.port === undefined || options.uiPort === 0
+      const retry = error instanceof PortConflictError && chosenByUs && attempt < PORT_CONFLICT_RETRIES
+      if (!retry) throw error
+    }
+  }
+}
+
+class PortConflictError extends Error {}
+
+async function startOnce(options: DevServerOptions, binary: ResolvedBinary): Promise<DevServer> {
+  const port = options.port ?? (await freePort())
+  const uiPort = options.uiPort === 0 ? await freePort() : options.uiPort
+  const logFd = openSync(options.logFile, 'a')
+  const log: LogPart = { file: options.logFile, fromByte: fstatSync(logFd).size }
+  let child: ChildProcess
+  try {
+    child = spawn(binary.path, serverArguments(options, port, uiPort), {
+      stdio: ['ignore', logFd, logFd],
+      detached: true,
+      env: options.env ?? process.env,
+    })
+  } finally {
+    closeSync(logFd)
+  }
+  const exited = exitOf(child)
+  if (child.pid === undefined) throw new Error(`${binary.path} did not start: ${await exited}`)
+  const pid = child.pid
+  const watchdog = watchOver(pid, STOP_GRACE_MS)
+  exited.then(() => watchdog.dismiss())
+
+  let stopping: Promise<void> | undefined
+  const stop = () => {
+    stopping ??= stopProcess(child, pid, exited)
+    return stopping
+  }
+  try {
+    const namespace = options.namespace ?? DEFAULT_NAMESPACE
+    await untilServing(`${HOST}:${port}`, namespace, exited, log, options.signal)
+    child.unref()
+    return {
+      address: `${HOST}:${port}`,
+      namespace,
+      uiUrl: uiPort === undefined ? undefined : `http://${HOST}:${uiPort}`,
+      pid,
+      source: binary.source,
+      description: binary.description,
+      exited,
+      stop,
+    }
+  } catch (error) {
+    await stop()
+    throw error
+  }
+}
+
+function serverArguments(options: DevServerOptions, port: number, uiPort: number | undefined): string[] {
+  const pairs = (
+    flag: string,
+    values: Readonly<Record<string, unknown>>,
+    quote = String as (v: unknown) => string,
+  ) => Object.entries(values).flatMap(([key, value]) => [flag, `${key}=${quote(value)}`])
+  return [
+    ...['server', 'start-dev', '--ip', HOST, '--port', String(port), '--log-level', 'error'],
+    ...(uiPort === undefined ? ['--headless'] : ['--ui-port', String(uiPort)]),
+    ...(options.dbFile === undefined ? [] : ['--db-filename', options.dbFile]),
+    ...(options.namespace === undefined ? [] : ['--namespace', options.namespace]),
+    ...pairs('--dynamic-config-value', { ...DYNAMIC_CONFIG, ...options.dynamicConfig }, JSON.stringify),
+    ...pairs('--search-attribute', options.searchAttributes ?? SEARCH_ATTRIBUTE),
+    ...pairs('--sqlite-pragma', options.sqlitePragmas ?? {}),
+  ]
+}
+
+/** Waits for a real answer of the gRPC service about the namespace. */
+async function untilServing(
+  address: string,
+  namespace: string,
+  exited: Promise<string>,
+  log: LogPart,
+  signal: AbortSignal | undefined,
+): Promise<void> {
+  const startedMs = performance.now()
+  let ended: string | undefined
+  exited.then((how) => {
+    ended = how
+  })
+  let connection: Connection | undefined
+  let lastFailure: unknown
+  try {
+    while (performance.now() - startedMs < START_LIMIT_MS) {
+      signal?.throwIfAborted()
+      if (ended !== undefined) throw await startFailure(`ended early (${ended})`, log)
+      try {
+        connection ??= await Connection.connect({ address, connectTimeout: '2s' })
+        const health = await connection.healthService.check({ service: SERVICE })
+        await connection.workflowService.describeNamespace({ namespace })
+        // Asked last: an answer may be that of another server on a port that ours failed to take.
+        await sleep(0)
+        if (health.status === SERVING && ended === undefined) return
+      } catch (error) {
+        lastFailure = error
+      }
+      await sleep(POLL_MS)
+    }
+    const seconds = START_LIMIT_MS / 1000
+    throw await startFailure(`did not serve within ${seconds} s (${String(lastFailure)})`, log)
+  } finally {
+    await connection?.close()
+  }
+}
+
+const SERVICE = 'temporal.api.workflowservice.v1.WorkflowService'
+/** grpc.health.v1.HealthCheckResponse.ServingStatus */
+const SERVING = 1
+
+/** What this start wrote; an older start's words would mislead. */
+interface LogPart {
+  file: string
+  fromByte: number
+}
+
+async function startFailure(what: string, log: LogPart): Promise<Error> {
+  const tail = await tailOf(log)
+  const message = `The Temporal dev server ${what}. Its log, ${log.file}, ends with:\n${tail}`
+  return /address already in use|can't set (frontend|UI|metrics) port|can't use default UI port/.test(tail)
+    ? new PortConflictError(message)
+    : new Error(message)
+}
+
+async function tailOf({ file, fromByte }: LogPart): Promise<string> {
+  const handle = await open(file)
+  try {
+    const { size } = await handle.stat()
+    const length = Math.min(Math.max(0, size - fromByte), LOG_TAIL_BYTES)
+    const { buffer, bytesRead } = await handle.read(Buffer.alloc(length), 0, length, size - length)
+    return buffer.subarray(0, bytesRead).toString('utf8').trim() || '(nothing)'
+  } finally {
+    await handle.close()
+  }
+}
+
+function exitOf(child: ChildProcess): Promise<string> {
+  return new Promise((resolve) => {
+    child.once('error', (error) => resolve(error.message))
+    child.once('exit', (code, signal) => resolve(signal === null ? `exit code ${code}` : signal))
+  })
+}
+
+async function stopProcess(child: ChildProcess, pid: number, exited: Promise<string>): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null) return
+  child.ref()
+  signalGroup(pid, 'SIGTERM')
+  const killer = setTimeout(() => signalGroup(pid, 'SIGKILL'), STOP_GRACE_MS)
+  await exited
+  clearTimeout(killer)
+}
+
+function signalGroup(pid: number, signal: NodeJS.Signals): void {
+  try {
+    process.kill(-pid, signal)
+  } catch {
+    // It ended meanwhile.
+  }
+}
+
+/** A port that was free a moment ago. */
+export async function freePort(): Promise<number> {
+  const server = createServer()
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', reject)
+    server.listen(0, HOST, resolve)
+  })
+  const address = server.address()
+  await new Promise((resolve) => server.close(resolve))
+  if (address === null || typeof address === 'string') throw new Error('no TCP port')
+  return address.port
+}
+
+function resolveOptions(options: DevServerOptions): ResolveOptions {
+  return {
+    ...(options.env === undefined ? {} : { env: options.env }),
+    ...(options.onProgress === undefined ? {} : { onProgress: options.onProgress }),
+    ...(options.signal === undefined ? {} : { signal: options.signal }),
+  }
+}

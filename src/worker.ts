@@ -1,0 +1,109 @@
+/** The composition root: one process that serves Firepool's three task queues. */
+import { join } from 'node:path'
+import { Client, Connection } from '@temporalio/client'
+import { NativeConnection, Worker } from '@temporalio/worker'
+import { createBrokerActivities, createJobActivities } from './activities/index.js'
+import { PAYLOAD_CONVERTER, workflowBundle } from './bundle.js'
+import { QUEUE } from './contract/names.js'
+import { createLocalBackend, type LocalBackend } from './local/index.js'
+import { ensureSearchAttributes } from './server/search-attributes.js'
+import { createSigner, loadKeys } from './token/token.js'
+
+export interface FirepoolWorkerOptions {
+  /** host:port of the Temporal server */
+  address: string
+  namespace: string
+  /** a folder of this machine: the broker's key, the pods' registry and their files */
+  dir: string
+  /** jobs that may run at once under this worker; default 1,000: a slot is held while a job runs */
+  jobSlots?: number
+  /** workflows kept in memory; default 2,000 */
+  cachedWorkflows?: number
+  log?: (line: string) => void
+}
+
+export interface FirepoolWorker {
+  readonly client: Client
+  readonly backend: LocalBackend
+  /** why some search attributes are not there, if so */
+  readonly searchAttributes: string
+  /** resolves when the worker has stopped; rejects when it failed */
+  readonly done: Promise<void>
+  /** Lets running activities go (their jobs live on in their pods) and ends. */
+  shutdown(): Promise<void>
+}
+
+/** How long running activities may take to detach at shutdown, ms. */
+const GRACE_MS = 1_000
+
+/**
+ * Connects and starts polling.
+ * @throws when the server cannot be reached or the folder cannot be used
+ */
+export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promise<FirepoolWorker> {
+  const { address, namespace, dir, jobSlots = 1_000, cachedWorkflows = 2_000, log } = options
+  const keys = loadKeys(join(dir, 'keys'))
+  const signer = createSigner(keys)
+  const backend = createLocalBackend({
+    dir,
+    brokerPublicKey: keys.publicKeyBase64,
+    ...(log ? { log } : {}),
+  })
+  const connection = await Connection.connect({ address })
+  const client = new Client({ connection, namespace })
+  const report = await ensureSearchAttributes(connection, namespace)
+  const native = await NativeConnection.connect({ address })
+  const shared = {
+    connection: native,
+    namespace,
+    dataConverter: { payloadConverterPath: PAYLOAD_CONVERTER },
+    shutdownGraceTime: GRACE_MS,
+    shutdownForceTime: 10 * GRACE_MS,
+  }
+  const workers = await Promise.all([
+    Worker.create({
+      ...shared,
+      taskQueue: QUEUE.workflows,
+      workflowBundle: await workflowBundle(),
+      maxCachedWorkflows: cachedWorkflows,
+    }),
+    Worker.create({
+      ...shared,
+      taskQueue: QUEUE.jobs,
+      activities: createJobActivities({ client, signer }),
+      maxConcurrentActivityTaskExecutions: jobSlots,
+    }),
+    Worker.create({
+      ...shared,
+      taskQueue: QUEUE.broker,
+      activities: createBrokerActivities({ client, signer, backend }),
+      maxConcurrentActivityTaskExecutions: 500,
+    }),
+  ])
+  const running = Promise.all(workers.map((worker) => worker.run()))
+  const stopAll = () => {
+    for (const worker of workers) if (worker.getState() === 'RUNNING') worker.shutdown()
+  }
+  // One failed worker takes the others with it: a process that serves a part of the queues is worse than none.
+  running.catch(stopAll)
+  const done = running.then(
+    () => undefined,
+    (error: unknown) => Promise.reject(error),
+  )
+  const closed = done.finally(async () => {
+    backend.close()
+    await native.close()
+    await connection.close()
+  })
+  closed.catch(() => undefined)
+  return {
+    client,
+    backend,
+    searchAttributes: report.reason ?? '',
+    done: closed,
+    async shutdown() {
+      stopAll()
+      await closed
+    },
+  }
+}

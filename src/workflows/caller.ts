@@ -1,0 +1,250 @@
+/**
+ * `firepool/workflow`: what a caller imports into its own workflows. This code lives in USERS' histories: each change
+ * of its command order needs a patched() gate (patches.ts) and a recorded history.
+ */
+import {
+  CancellationScope,
+  defineSignal,
+  isCancellation,
+  ParentClosePolicy,
+  setHandler,
+  startChild,
+  uuid4,
+  workflowInfo,
+} from '@temporalio/workflow'
+import { type Acquire, checkAcquire, checkJobEnvelope, checkPoolName } from '../contract/check.js'
+import { type Problem, problem } from '../contract/errors.js'
+import type { JobResult, JobSpec } from '../contract/job.js'
+import type { AcquireOptions, Grant, LeaseEnd, LeaseInput } from '../contract/lease.js'
+import { QUEUE, SIGNAL, WORKFLOW } from '../contract/names.js'
+import { failureOf, problemOf } from './failure.js'
+import { leaseWorkflowId } from './lease-id.js'
+import { grantIn } from './pool-handle.js'
+import { runOnPod } from './run-activity.js'
+
+export type { ErrorCode, Origin, Problem } from '../contract/errors.js'
+export type { JobFile, JobResult, JobSpec } from '../contract/job.js'
+export type { AcquireOptions } from '../contract/lease.js'
+export { problemOf } from './failure.js'
+
+/** A lease that was recalled again and again before a job could start: somebody takes pods faster than they are used. */
+const MAX_ACQUIRES_PER_JOB = 20
+
+export interface SandboxOptions extends AcquireOptions {
+  /** 'fail' (default): a lost pod is a typed failure (PodLost); 'rerun': start the job again elsewhere, at least once */
+  onPodLost?: 'fail' | 'rerun'
+}
+
+interface HeldLease {
+  grant: Grant
+  /** cancels the lease workflow: the release */
+  scope: CancellationScope
+  end: Promise<LeaseEnd>
+}
+
+const grantSignal = defineSignal<[unknown]>(SIGNAL.grant)
+
+/** Grants that arrived, and who waits for one. One board for each workflow run: the module is loaded once for each. */
+const board = {
+  listening: false,
+  waiting: new Map<string, (grant: Grant) => void>(),
+  open: new Set<string>(),
+}
+
+function listen(): void {
+  if (board.listening) return
+  board.listening = true
+  setHandler(grantSignal, (payload) => {
+    for (const [leaseId, take] of board.waiting) {
+      const grant = grantIn(payload, leaseId)
+      if (grant) take(grant)
+    }
+  })
+}
+
+/**
+ * Opens a sandbox on a pool: a lease that is acquired by the first job and held until release, recall, or the end of
+ * this workflow, however it ends. Opening costs nothing.
+ * @throws ApplicationFailure of type InvalidRequest when an option is out of bounds or the slot is in use in this workflow
+ */
+export function openPool(pool: string, options: SandboxOptions = {}): Sandbox {
+  const name = checkPoolName(pool)
+  if (name.problem) throw failureOf(name.problem)
+  const acquire = checkAcquire(options, workflowInfo().workflowId)
+  if (acquire.problem) throw failureOf(acquire.problem)
+  const id = leaseWorkflowId(pool, acquire.value.caller, acquire.value.slot, uuid4())
+  if (id.problem) throw failureOf(id.problem)
+  const key = JSON.stringify([pool, acquire.value.caller, acquire.value.reuseTag, acquire.value.slot])
+  if (board.open.has(key)) {
+    throw failureOf(
+      problem(
+        'InvalidRequest',
+        `this workflow has a sandbox on slot '${acquire.value.slot}' of pool ${pool} already; give parallel sandboxes different slots, or release the first`,
+      ),
+    )
+  }
+  board.open.add(key)
+  listen()
+  return new Sandbox(pool, acquire.value, options.onPodLost ?? 'fail', key)
+}
+
+/** A held pod as its caller sees it. Jobs run one after the other, in the order of the calls. */
+export class Sandbox {
+  private readonly id = uuid4()
+  private jobs = 0
+  private held: HeldLease | null = null
+  private queue: Promise<unknown> = Promise.resolve()
+  private released = false
+
+  /** @internal use openPool */
+  constructor(
+    readonly pool: string,
+    private readonly options: Acquire,
+    private readonly onPodLost: 'fail' | 'rerun',
+    private readonly key: string,
+  ) {}
+
+  /** The pod of the held lease, or null between leases. */
+  get pod(): string | null {
+    return this.held?.grant.pod ?? null
+  }
+
+  /** How the last acquired lease was served, or null before the first job. */
+  lastGrant: Grant | null = null
+
+  /**
+   * Runs one job and returns its result; a non-zero exit is a result. Acquires a lease first when none is held.
+   * @throws ApplicationFailure whose type is the code and whose first detail is the Problem; CancelledFailure when
+   * the surrounding scope is cancelled (the job is killed first)
+   */
+  run(job: JobSpec): Promise<JobResult> {
+    const jobId = `${this.id}/${++this.jobs}`
+    const before = this.queue
+    const result = (async () => {
+      await before
+      return await this.runJob(jobId, job)
+    })()
+    this.queue = result.then(
+      () => undefined,
+      () => undefined,
+    )
+    return result
+  }
+
+  /** Gives the pod back; it stays warm for this caller during its keep-alive. The sandbox may not be used afterwards. */
+  async release(): Promise<void> {
+    if (this.released) return
+    this.released = true
+    board.open.delete(this.key)
+    await this.queue
+    const { held } = this
+    this.held = null
+    if (!held) return
+    held.scope.cancel()
+    await CancellationScope.nonCancellable(() => held.end)
+  }
+
+  private async runJob(jobId: string, job: JobSpec): Promise<JobResult> {
+    if (this.released) throw failureOf(problem('InvalidRequest', 'this sandbox was released; open another'))
+    const jobMs = checkJobEnvelope(job)
+    if (jobMs.problem) throw failureOf(jobMs.problem)
+    let last: Problem | null = null
+    for (let acquires = 0; acquires < MAX_ACQUIRES_PER_JOB; acquires++) {
+      const held = this.held ?? (await this.acquire())
+      try {
+        return await runOnPod({ v: 1, grant: held.grant, jobId, job }, jobMs.value)
+      } catch (error) {
+        last = problemOf(error)
+        if (last === null) throw error
+        const again = last.code === 'LeaseRevoked' || (last.code === 'PodLost' && this.onPodLost === 'rerun')
+        if (last.code === 'LeaseRevoked' || last.code === 'PodLost') this.drop(held)
+        if (!again) throw failureOf(last)
+      }
+    }
+    throw failureOf(last!)
+  }
+
+  /** Forgets a lease that ended under us. Its workflow is cancelled as well: a release of an ended lease does nothing. */
+  private drop(held: HeldLease): void {
+    if (this.held === held) this.held = null
+    held.scope.cancel()
+  }
+
+  private async acquire(): Promise<HeldLease> {
+    if (CancellationScope.current().consideredCancelled) await CancellationScope.current().cancelRequested
+    const leaseId = uuid4()
+    const { workflowId, runId, firstExecutionRunId } = workflowInfo()
+    const { acquireMs, ...who } = this.options
+    const input: LeaseInput = {
+      v: 1,
+      pool: this.pool,
+      leaseId,
+      holder: { workflowId, runId, firstExecutionRunId },
+      ...who,
+      acquireTimeout: acquireMs,
+      replyTo: 'signal',
+    }
+    const id = leaseWorkflowId(this.pool, who.caller, who.slot, leaseId)
+    const granted = new Promise<Grant>((resolve) => board.waiting.set(leaseId, resolve))
+    const { scope, end } = this.startLease(id.value!, input)
+    try {
+      const grant = await Promise.race([
+        granted,
+        end.then((notice) => Promise.reject(failureOf(notice.problem ?? endedEarly(notice)))),
+        CancellationScope.current().cancelRequested,
+      ])
+      this.lastGrant = grant
+      const held: HeldLease = { grant, scope, end }
+      this.held = held
+      end.then(() => {
+        if (this.held === held) this.held = null
+      })
+      return held
+    } catch (error) {
+      if (isCancellation(error)) scope.cancel()
+      throw error
+    } finally {
+      board.waiting.delete(leaseId)
+    }
+  }
+
+  /**
+   * The lease workflow is awaited outside of the caller's own scope: its notice still arrives while a cancelled caller
+   * cleans up, and the close of the caller still cancels it on the server.
+   */
+  private startLease(
+    workflowId: string,
+    input: LeaseInput,
+  ): { scope: CancellationScope; end: Promise<LeaseEnd> } {
+    let scope!: CancellationScope
+    const end = CancellationScope.nonCancellable(async (): Promise<LeaseEnd> => {
+      scope = new CancellationScope()
+      return await scope.run(async () => {
+        const child = await startChild(WORKFLOW.lease, {
+          args: [input],
+          workflowId,
+          taskQueue: QUEUE.workflows,
+          parentClosePolicy: ParentClosePolicy.REQUEST_CANCEL,
+          staticSummary: `lease of slot ${input.slot} on pool ${this.pool}`,
+        })
+        return (await child.result()) as LeaseEnd
+      })
+    }).catch((error: unknown): LeaseEnd => {
+      const why = problemOf(error)
+      if (why) return { v: 1, leaseId: input.leaseId, end: 'failed', problem: why }
+      if (isCancellation(error)) return { v: 1, leaseId: input.leaseId, end: 'released' }
+      const message = error instanceof Error ? error.message : String(error)
+      return {
+        v: 1,
+        leaseId: input.leaseId,
+        end: 'failed',
+        problem: problem('LeaseRevoked', `the lease workflow ended: ${message}`),
+      }
+    })
+    return { scope, end }
+  }
+}
+
+function endedEarly(notice: LeaseEnd): Problem {
+  return problem('LeaseRevoked', `the lease ended (${notice.end}) before a pod was granted; try again`)
+}

@@ -1,0 +1,72 @@
+import { defineSearchAttributeKey, SearchAttributeType } from '@temporalio/common'
+import { proxyActivities, upsertMemo, upsertSearchAttributes } from '@temporalio/workflow'
+import { TIMEOUT } from '../contract/limits.js'
+import { ACTIVITY, QUEUE, SEARCH_ATTRIBUTE } from '../contract/names.js'
+import type { PoolStatus } from '../contract/pool.js'
+import { poolLine } from './pool-page.js'
+
+/** Each mirroring is an event or two in the pool's history, so it is done at most this often. */
+const MIRROR_MS = 30_000
+
+interface NamespaceFeatures {
+  v: 1
+  /** names of our search attributes that the namespace has */
+  searchAttributes: string[]
+}
+
+const KEY = {
+  pool: defineSearchAttributeKey('FirepoolPool', SearchAttributeType.KEYWORD),
+  state: defineSearchAttributeKey('FirepoolState', SearchAttributeType.KEYWORD),
+  leased: defineSearchAttributeKey('FirepoolLeased', SearchAttributeType.INT),
+  warm: defineSearchAttributeKey('FirepoolWarm', SearchAttributeType.INT),
+}
+
+/**
+ * A short state in the memo and, where the namespace has our search attributes, there: current details need a live
+ * worker, these do not. An attribute that is not registered would wedge the workflow, so nothing is set before an
+ * activity has seen them all.
+ */
+export class Mirror {
+  private hasAttributes = false
+  private shownAt = 0
+  private shown = ''
+
+  readFeatures(): void {
+    const activities = proxyActivities<Record<string, () => Promise<NamespaceFeatures>>>({
+      taskQueue: QUEUE.broker,
+      startToCloseTimeout: TIMEOUT.effectMs,
+      retry: { maximumAttempts: 3 },
+      summary: 'which search attributes has this namespace?',
+    })
+    activities[ACTIVITY.namespaceFeatures]!().then(
+      ({ searchAttributes }) => {
+        this.hasAttributes = Object.keys(SEARCH_ATTRIBUTE).every((name) => searchAttributes.includes(name))
+      },
+      // Without an answer nothing is mirrored there: the pool works all the same.
+      () => undefined,
+    )
+  }
+
+  /**
+   * Shows the state if it is time and it changed; the status costs O(pods), so it is not even asked for before.
+   * @param happened whether anything happened since the last call
+   * @returns when to come again, ms since the epoch, or null
+   */
+  show(status: () => PoolStatus, now: number, happened: boolean): number | null {
+    if (now < this.shownAt + MIRROR_MS) return happened ? this.shownAt + MIRROR_MS : null
+    const current = status()
+    const line = poolLine(current)
+    if (line === this.shown) return null
+    this.shown = line
+    this.shownAt = now
+    upsertMemo({ firepool: line })
+    if (!this.hasAttributes) return null
+    upsertSearchAttributes([
+      { key: KEY.pool, value: current.pool },
+      { key: KEY.state, value: current.mode },
+      { key: KEY.leased, value: current.leases },
+      { key: KEY.warm, value: current.pods.idle },
+    ])
+    return null
+  }
+}

@@ -1,0 +1,228 @@
+import {
+  condition,
+  continueAsNew,
+  defineQuery,
+  defineSignal,
+  defineUpdate,
+  setCurrentDetails,
+  setHandler,
+  uuid4,
+  workflowInfo,
+} from '@temporalio/workflow'
+import {
+  createState,
+  isFinished,
+  nextDeadline,
+  type PoolEvent,
+  type PoolState,
+  podsPage,
+  queuePage,
+  restore,
+  type Snapshot,
+  snapshot,
+  statusOf,
+  step,
+} from '../broker/index.js'
+import { isRecord } from '../contract/check.js'
+import { checkPoolSpec } from '../contract/check-spec.js'
+import { problem } from '../contract/errors.js'
+import { LIMIT } from '../contract/limits.js'
+import { QUERY, SIGNAL, UPDATE } from '../contract/names.js'
+import type { PageRequest, PoolInput, PoolStatus } from '../contract/pool.js'
+import { Alarm } from './alarm.js'
+import { failureOf } from './failure.js'
+import { Lanes } from './lanes.js'
+import { Mirror } from './mirror.js'
+import { READERS, readSignal } from './pool-inputs.js'
+import { watchBackend } from './pool-observation.js'
+import { poolPage } from './pool-page.js'
+
+const UID_CHARS = 6
+/** Rendering the page costs O(pods): a large pool's page is made anew at most this often. */
+const PAGE_MS = 1_000
+const PAGE_ALWAYS_BELOW = 100
+
+/**
+ * The workflow `firepool.pool`: one entity that owns whose pod is whose. A thin driver: signals and results go into
+ * the inbox, `step` decides, effects go out in batches by activities that are never awaited here.
+ * @returns when the pool was deleted and its last pod is gone
+ */
+export async function pool(input: PoolInput): Promise<{ v: 1; pool: string; end: 'deleted' }> {
+  const entity = new PoolEntity(input)
+  await entity.live()
+  return { v: 1, pool: entity.state.spec.name, end: 'deleted' }
+}
+
+class PoolEntity {
+  readonly state: PoolState
+  private readonly inbox: PoolEvent[] = []
+  private readonly alarm = new Alarm()
+  private readonly lanes: Lanes
+  private readonly mirror = new Mirror()
+  private signals = 0
+  private upgradeAsked = false
+  private pageAt = 0
+  /** an update acted by itself: the main loop has an alarm to set and a page to show */
+  private acted = false
+
+  constructor(private readonly input: PoolInput) {
+    const spec = checkPoolSpec(isRecord(input) ? input.spec : undefined)
+    if (spec.problem) throw failureOf(spec.problem)
+    const { carried } = input
+    const restored = carried === undefined ? null : restore(carried as Snapshot)
+    this.state = restored?.state ?? createState(spec.value, uuid4().slice(0, UID_CHARS), Date.now())
+    this.lanes = new Lanes(this.state.spec.name, (id, result) =>
+      this.inbox.push({ kind: 'result', id, result }),
+    )
+    this.listen()
+    if (restored) this.lanes.push(restored.effects)
+    watchBackend(
+      this.state.spec.name,
+      (event) => this.inbox.push(event),
+      () => isFinished(this.state),
+    )
+    this.mirror.readFeatures()
+  }
+
+  /** The main loop. Handlers only enqueue; the pool acts at its own pace. */
+  async live(): Promise<void> {
+    for (let first = true; ; first = false) {
+      if (!first)
+        await condition(() => this.inbox.length > 0 || this.alarm.ringing || this.acted || this.upgradeAsked)
+      this.alarm.takeRing()
+      const happened = this.inbox.length > 0 || this.acted
+      this.acted = false
+      const now = Date.now()
+      const { effects } = step(this.state, this.inbox.splice(0), now)
+      this.lanes.push(effects)
+      const next = nextDeadline(this.state)
+      if (next !== null) this.alarm.at(next, `pool ${this.state.spec.name}: next deadline`)
+      this.show(now, happened)
+      if (isFinished(this.state) && this.lanes.idle) return
+      await this.continueWhenDue()
+    }
+  }
+
+  /** Continues as new when it is time and nothing is on its way; when it must, it stops issuing effects and goes anyway. */
+  private async continueWhenDue(): Promise<void> {
+    const { historyLength } = workflowInfo()
+    const { signals, events } = this.input.continueAfter ?? {
+      signals: LIMIT.continueSignals,
+      events: LIMIT.continueEvents,
+    }
+    const forced = this.signals >= Math.max(signals, LIMIT.continueSignalsForced)
+    const must = this.signals >= Math.max(signals, LIMIT.continueSignalsMust)
+    if (!forced && !this.upgradeAsked && this.signals < signals && historyLength < events) return
+    if (forced) this.lanes.stop()
+    if (this.inbox.length > 0 || !(this.lanes.idle || must)) return
+    const carried = snapshot(this.state)
+    const next: PoolInput = { v: 1, spec: this.state.spec, carried }
+    if (this.input.continueAfter) next.continueAfter = this.input.continueAfter
+    await continueAsNew<typeof pool>(next)
+  }
+
+  private show(now: number, happened: boolean): void {
+    if (this.state.pods.size < PAGE_ALWAYS_BELOW || now >= this.pageAt + PAGE_MS) {
+      setCurrentDetails(poolPage(this.state, now))
+      this.pageAt = now
+    }
+    const again = this.mirror.show(() => statusOf(this.state, now), now, happened)
+    if (again !== null) this.alarm.at(again, 'mirror the state into memo and search attributes')
+  }
+
+  private listen(): void {
+    for (const name of Object.keys(READERS)) {
+      setHandler(defineSignal<[unknown]>(name), (payload) => {
+        this.signals++
+        this.inbox.push(...readSignal(name, payload, Date.now()))
+      })
+    }
+    for (const name of [
+      SIGNAL.setBudget,
+      SIGNAL.resize,
+      SIGNAL.apply,
+      SIGNAL.pause,
+      SIGNAL.resume,
+      SIGNAL.drain,
+    ]) {
+      this.updateTwin(name)
+    }
+    setHandler(defineUpdate<PoolStatus, []>(UPDATE.upgrade), () => {
+      this.upgradeAsked = true
+      return this.status()
+    })
+    this.listenForDelete()
+    setHandler(defineQuery<PoolStatus>(QUERY.status), () => this.status())
+    setHandler(defineQuery(QUERY.pods), (page?: PageRequest) =>
+      podsPage(this.state, isRecord(page) ? page : {}),
+    )
+    setHandler(defineQuery(QUERY.queue), (page?: PageRequest) =>
+      queuePage(this.state, isRecord(page) ? page : {}, Date.now()),
+    )
+  }
+
+  /** The update of the same name as a signal: refuses bad input with a typed failure, and answers with what is in force. */
+  private updateTwin(name: string): void {
+    const read = READERS[name]!
+    setHandler(
+      defineUpdate<PoolStatus, [unknown]>(name),
+      (payload) => {
+        const checked = read(payload, Date.now())
+        if (checked.problem) throw failureOf(checked.problem)
+        // Applied at once, so that the answer shows it; the effects of it wait for the main loop.
+        this.inbox.push(checked.value)
+        this.act()
+        return this.status()
+      },
+      {
+        validator: (payload) => {
+          const checked = read(payload, Date.now())
+          if (checked.problem) throw failureOf(checked.problem)
+          if (name === SIGNAL.apply && isRecord(payload) && payload.name !== this.state.spec.name) {
+            throw failureOf(
+              problem(
+                'InvalidRequest',
+                `this is pool ${this.state.spec.name}; a pool cannot be renamed, create another`,
+              ),
+            )
+          }
+        },
+      },
+    )
+  }
+
+  private listenForDelete(): void {
+    setHandler(
+      defineUpdate<PoolStatus, [{ v: 1; force?: boolean }]>(UPDATE.delete),
+      () => {
+        this.inbox.push({ kind: 'mode', mode: 'deleting' })
+        this.act()
+        return this.status()
+      },
+      {
+        validator: (payload) => {
+          const { leases } = this.status()
+          const waiting = this.state.leases.size - leases
+          if (this.state.leases.size === 0 || (isRecord(payload) && payload.force === true)) return
+          throw failureOf(
+            problem(
+              'InvalidRequest',
+              `pool ${this.state.spec.name} has ${leases} live leases and ${waiting} waiting requests; wait, drain it, or delete it with force (their jobs are then killed)`,
+              { leases, waiting },
+            ),
+          )
+        },
+      },
+    )
+  }
+
+  private act(): void {
+    const { effects } = step(this.state, this.inbox.splice(0), Date.now())
+    this.lanes.push(effects)
+    this.acted = true
+  }
+
+  private status(): PoolStatus {
+    return statusOf(this.state, Date.now())
+  }
+}

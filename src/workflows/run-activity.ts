@@ -1,0 +1,32 @@
+import { ActivityCancellationType, proxyActivities } from '@temporalio/workflow'
+import type { JobResult, JobSpec } from '../contract/job.js'
+import { TIMEOUT } from '../contract/limits.js'
+import { ACTIVITY, QUEUE } from '../contract/names.js'
+import type { RunInput } from '../contract/run.js'
+
+type RunActivities = Record<typeof ACTIVITY.run, (input: RunInput) => Promise<JobResult>>
+
+/**
+ * Runs one job on a held lease, as one activity: nothing else moves on the warm path. Temporal's retries of it only
+ * attach to the running or finished job, so there is no bound on attempts but the job's own time.
+ */
+export function runOnPod(input: RunInput, jobMs: number): Promise<JobResult> {
+  const { [ACTIVITY.run]: run } = proxyActivities<RunActivities>({
+    taskQueue: QUEUE.jobs,
+    startToCloseTimeout: jobMs + TIMEOUT.runMarginMs,
+    heartbeatTimeout: TIMEOUT.runHeartbeatMs,
+    retry: { initialInterval: 100, backoffCoefficient: 1.5, maximumInterval: '2s' },
+    // A cancelled run returns when its job is really gone: the pod is free for the next one.
+    cancellationType: ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+    summary: summaryOf(input.job),
+  })
+  return run!(input)
+}
+
+const SUMMARY_CHARS = 80
+
+function summaryOf(job: JobSpec): string {
+  const text = Array.isArray(job.command) ? job.command.join(' ') : String(job.command)
+  const line = text.replace(/\s+/g, ' ')
+  return line.length > SUMMARY_CHARS ? `${line.slice(0, SUMMARY_CHARS - 3)}...` : line
+}

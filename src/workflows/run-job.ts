@@ -1,0 +1,104 @@
+import {
+  CancellationScope,
+  condition,
+  defineSignal,
+  isCancellation,
+  setCurrentDetails,
+  setHandler,
+  uuid4,
+  workflowInfo,
+} from '@temporalio/workflow'
+import { checkAcquire, checkJobEnvelope, checkPoolName, invalid, isRecord } from '../contract/check.js'
+import { type Problem, problem } from '../contract/errors.js'
+import type { JobResult } from '../contract/job.js'
+import type { Grant, LeaseEnd, LeaseRequest } from '../contract/lease.js'
+import { SIGNAL } from '../contract/names.js'
+import type { RunJobInput } from '../contract/run.js'
+import { failureOf, problemOf } from './failure.js'
+import { endIn, releaseLease } from './lease.js'
+import { grantIn, poolHandle, refuseMissingPool } from './pool-handle.js'
+import { runOnPod } from './run-activity.js'
+
+const grantSignal = defineSignal<[unknown]>(SIGNAL.grant)
+const endedSignal = defineSignal<[unknown]>(SIGNAL.ended)
+
+/** A lease that was revoked again and again before its job could start. */
+const MAX_ACQUIRES = 20
+
+/**
+ * The workflow `firepool.runJob`: one job in one call. It is its own lease workflow: it asks the pool, runs the job,
+ * and the run activity sends the release, so that nothing is awaited after the result.
+ * @throws ApplicationFailure whose type is the code
+ */
+export async function runJob(input: RunJobInput): Promise<JobResult> {
+  const { pool, who, acquireMs, jobMs, rerun } = checked(input)
+  const info = workflowInfo()
+  const holder = {
+    workflowId: info.workflowId,
+    firstExecutionRunId: info.firstExecutionRunId,
+    runId: info.runId,
+  }
+  const jobId = `${uuid4()}/1`
+  const inbox: { grant: Grant | null; end: LeaseEnd | null; leaseId: string } = {
+    grant: null,
+    end: null,
+    leaseId: '',
+  }
+  setHandler(grantSignal, (payload) => {
+    inbox.grant ??= grantIn(payload, inbox.leaseId)
+  })
+  setHandler(endedSignal, (payload) => {
+    inbox.end ??= endIn(payload, inbox.leaseId)
+  })
+  let last: Problem | null = null
+  for (let acquires = 0; acquires < MAX_ACQUIRES; acquires++) {
+    const leaseId = uuid4()
+    Object.assign(inbox, { grant: null, end: null, leaseId })
+    const request: LeaseRequest = {
+      v: 1,
+      leaseId,
+      holder,
+      leaseWorkflowId: info.workflowId,
+      ...who,
+      deadlineMs: Date.now() + acquireMs,
+      replyTo: 'signal',
+    }
+    setCurrentDetails(`One job on pool **${pool}** for caller \`${who.caller}\`: waits for a pod.`)
+    try {
+      const missing = await refuseMissingPool(pool, () => poolHandle(pool).signal(SIGNAL.request, request))
+      if (missing) throw failureOf(missing)
+      await condition(() => inbox.grant !== null || inbox.end !== null)
+      const { grant, end } = inbox
+      if (!grant)
+        throw failureOf(
+          end!.problem ?? problem('LeaseRevoked', `the lease ended (${end!.end}) before a pod was granted`),
+        )
+      setCurrentDetails(
+        `One job on pod \`${grant.pod}\` of pool **${pool}**: **${grant.hit}**, after ${grant.waitedMs} ms in the pool.`,
+      )
+      return await runOnPod({ v: 1, grant, jobId, job: input.job, releaseAfter: true }, jobMs)
+    } catch (error) {
+      await CancellationScope.nonCancellable(() => releaseLease(pool, leaseId))
+      if (isCancellation(error)) throw error
+      last = problemOf(error)
+      const again = last?.code === 'LeaseRevoked' || (last?.code === 'PodLost' && rerun)
+      if (!again) throw last ? failureOf(last) : error
+    }
+  }
+  throw failureOf(last!)
+}
+
+function checked(input: RunJobInput) {
+  const fail = (p: Problem): never => {
+    throw failureOf(p)
+  }
+  if (!isRecord(input)) return fail(invalid('firepool.runJob takes { pool, caller, job }').problem)
+  const pool = checkPoolName(input.pool)
+  if (pool.problem) return fail(pool.problem)
+  const acquire = checkAcquire(input, workflowInfo().workflowId)
+  if (acquire.problem) return fail(acquire.problem)
+  const jobMs = checkJobEnvelope(input.job)
+  if (jobMs.problem) return fail(jobMs.problem)
+  const { acquireMs, ...who } = acquire.value
+  return { pool: pool.value, who, acquireMs, jobMs: jobMs.value, rerun: input.onPodLost === 'rerun' }
+}

@@ -1,0 +1,109 @@
+/** Caller workflows of the tests: what a user would write, each showing one way to hold, lose or leave a lease. */
+
+import {
+  CancellationScope,
+  condition,
+  continueAsNew,
+  defineQuery,
+  defineSignal,
+  isCancellation,
+  setHandler,
+  sleep,
+} from '@temporalio/workflow'
+import {
+  type JobResult,
+  type JobSpec,
+  openPool,
+  type Problem,
+  problemOf,
+  type SandboxOptions,
+} from '../../dist/workflows/caller.js'
+
+export interface Ran {
+  pod: string
+  epoch: number
+  hit: string
+  result: JobResult
+}
+
+export interface LoopInput extends SandboxOptions {
+  pool: string
+  jobs: JobSpec[]
+  /** pause after each job, ms */
+  pauseMs?: number
+  release?: boolean
+}
+
+/** Runs jobs one after the other on one sandbox. */
+export async function loop(input: LoopInput): Promise<Ran[]> {
+  const { pool, jobs, pauseMs = 0, release = false, ...options } = input
+  const sandbox = openPool(pool, options)
+  const ran: Ran[] = []
+  for (const job of jobs) {
+    const result = await sandbox.run(job)
+    const { hit, epoch } = sandbox.lastGrant!
+    ran.push({ pod: result.pod, epoch, hit, result })
+    if (pauseMs > 0) await sleep(pauseMs)
+  }
+  if (release) await sandbox.release()
+  return ran
+}
+
+export const job = defineSignal<[JobSpec]>('job')
+export const finish = defineSignal<['complete' | 'fail' | 'continue']>('finish')
+export const ranQuery = defineQuery<(Ran | Problem)[]>('ran')
+
+/** Holds a sandbox, runs what it is told by signal, and ends as it is told. */
+export async function holder(
+  input: SandboxOptions & { pool: string; runs?: number },
+): Promise<(Ran | Problem)[]> {
+  const { pool, runs = 0, ...options } = input
+  const sandbox = openPool(pool, options)
+  const todo: JobSpec[] = []
+  const ran: (Ran | Problem)[] = []
+  let end: string | null = null
+  setHandler(job, (spec) => void todo.push(spec))
+  setHandler(finish, (how) => {
+    end = how
+  })
+  setHandler(ranQuery, () => ran)
+  for (;;) {
+    await condition(() => todo.length > 0 || end !== null)
+    const next = todo.shift()
+    if (next) {
+      try {
+        const result = await sandbox.run(next)
+        const { hit, epoch } = sandbox.lastGrant!
+        ran.push({ pod: result.pod, epoch, hit, result })
+      } catch (error) {
+        const problem = problemOf(error)
+        if (!problem) throw error
+        ran.push(problem)
+      }
+      continue
+    }
+    if (end === 'fail') throw new Error('told to fail')
+    if (end === 'continue') await continueAsNew<typeof holder>({ ...input, runs: runs + 1 })
+    return ran
+  }
+}
+
+/** Cancels its own job by a scope and then uses the sandbox again. */
+export async function cancelOne(input: {
+  pool: string
+  long: JobSpec
+  after: JobSpec
+}): Promise<{ cancelled: boolean; after: JobResult }> {
+  const sandbox = openPool(input.pool)
+  let cancelled = false
+  const scope = new CancellationScope()
+  const long = scope.run(() => sandbox.run(input.long))
+  await sleep(2_000)
+  scope.cancel()
+  try {
+    await long
+  } catch (error) {
+    cancelled = isCancellation(error)
+  }
+  return { cancelled, after: await sandbox.run(input.after) }
+}
