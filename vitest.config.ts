@@ -14,6 +14,7 @@ export default defineConfig({
           testTimeout: 240_000,
           hookTimeout: 240_000,
           fileParallelism: false,
+          globalSetup: ['test/support/temporal-setup.ts'],
         },
       },
       {
@@ -23,6 +24,7 @@ export default defineConfig({
           testTimeout: 240_000,
           hookTimeout: 240_000,
           fileParallelism: false,
+          globalSetup: ['test/support/temporal-setup.ts'],
         },
       },
     ],

@@ -12,12 +12,26 @@ export const WORKFLOW_BUNDLE = join(HERE, 'workflow-bundle.js')
 /** The payload converter of Firepool's own worker, for workflows and activities alike: it never throws when it reads. */
 export const PAYLOAD_CONVERTER = join(HERE, 'workflows', 'payload-converter.js')
 
+/** The same for the demo's own callers, which are built as a user's would be: without Firepool's payload converter. */
+export const DEMO_BUNDLE = join(HERE, 'demo-bundle.js')
+
+const LOGGER = { trace() {}, debug() {}, info() {}, log() {}, warn: console.error, error: console.error }
+
 /** Bundles Firepool's workflows. @returns the code, with its source map inline */
 export async function bundleWorkflows(): Promise<string> {
   const { code } = await bundleWorkflowCode({
     workflowsPath: join(HERE, 'workflows', 'index.js'),
     payloadConverterPath: PAYLOAD_CONVERTER,
-    logger: { trace() {}, debug() {}, info() {}, log() {}, warn: console.error, error: console.error },
+    logger: LOGGER,
+  })
+  return code
+}
+
+/** Bundles the demo's workflows. @returns the code, with its source map inline */
+export async function bundleDemo(): Promise<string> {
+  const { code } = await bundleWorkflowCode({
+    workflowsPath: join(HERE, 'demo', 'workflows.js'),
+    logger: LOGGER,
   })
   return code
 }
@@ -27,10 +41,20 @@ export async function workflowBundle(): Promise<{ codePath: string } | { code: s
   return existsSync(WORKFLOW_BUNDLE) ? { codePath: WORKFLOW_BUNDLE } : { code: await bundleWorkflows() }
 }
 
-if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const code = await bundleWorkflows()
-  const draft = `${WORKFLOW_BUNDLE}.${process.pid}`
-  await mkdir(dirname(draft), { recursive: true })
+/** See workflowBundle. */
+export async function demoBundle(): Promise<{ codePath: string } | { code: string }> {
+  return existsSync(DEMO_BUNDLE) ? { codePath: DEMO_BUNDLE } : { code: await bundleDemo() }
+}
+
+/** Writes a file in one go: a worker that starts meanwhile reads the old one or the new one. */
+async function put(path: string, code: string): Promise<void> {
+  const draft = `${path}.${process.pid}`
+  await mkdir(dirname(path), { recursive: true })
   await writeFile(draft, code)
-  await rename(draft, WORKFLOW_BUNDLE)
+  await rename(draft, path)
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  await put(WORKFLOW_BUNDLE, await bundleWorkflows())
+  await put(DEMO_BUNDLE, await bundleDemo())
 }

@@ -33,7 +33,7 @@ export function createBrokerActivities({ client, signer, backend }: ActivityDeps
     [ACTIVITY.drainPods]: pods.drainPods,
     [ACTIVITY.revokeLeases]: pods.revokeLeases,
     [ACTIVITY.deliver]: createDeliver({ client, signer }),
-    [ACTIVITY.observe]: createObserve(backend),
+    [ACTIVITY.observe]: createObserve({ backend, signer }),
     [ACTIVITY.describeHolders]: createDescribeHolders(client),
     [ACTIVITY.namespaceFeatures]: async () => ({
       v: 1,

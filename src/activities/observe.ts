@@ -3,13 +3,21 @@ import { setTimeout as pause } from 'node:timers/promises'
 import { Context } from '@temporalio/activity'
 import type { Backend, ObservedPod } from '../contract/backend.js'
 import { TIMEOUT } from '../contract/limits.js'
+import { createRunnerClient } from '../runner/client.js'
+import type { Signer } from '../token/token.js'
 import type { Observation, ObserveInput } from '../workflows/pool-observation.js'
 import { beating } from './heartbeat.js'
+import { CONTROL_MS } from './pods.js'
 
 /** Changes come in bursts (a hundred pods become Ready): what follows within this time goes into one observation. */
 const COALESCE_MS = 15
 /** Changes remembered for a cursor; an older cursor gets everything. */
 const LOG_ENTRIES = 10_000
+
+/** A feed that nobody reads for this long is closed: its pool is gone, or another worker watches it. */
+const UNREAD_MS = 60_000
+/** Pods hear from the broker this often while they are watched, or they end themselves. */
+const TOUCH_MS = TIMEOUT.brokerGoneMs / 5
 
 /** The changes of one pool's pods since this worker began to watch, numbered. */
 class PodFeed {
@@ -17,14 +25,43 @@ class PodFeed {
   private readonly log: { seq: number; pod: ObservedPod }[] = []
   private seq = 0
   private waiters = new Set<() => void>()
+  private readonly ready = new Map<string, string>()
+  private readonly stop: () => void
+  private readAt = Date.now()
 
-  constructor(backend: Backend, pool: string) {
-    backend.watch(pool, (pod) => {
+  constructor(
+    backend: Backend,
+    pool: string,
+    touch: (pod: string, address: string) => void,
+    onClose: () => void,
+  ) {
+    const unwatch = backend.watch(pool, (pod) => {
       this.log.push({ seq: ++this.seq, pod })
+      if (pod.phase === 'ready' && pod.address) this.ready.set(pod.pod, pod.address)
+      else this.ready.delete(pod.pod)
       if (this.log.length > LOG_ENTRIES) this.log.splice(0, LOG_ENTRIES / 2)
       for (const wake of this.waiters) wake()
       this.waiters.clear()
     })
+    const touching = setInterval(() => {
+      for (const [name, address] of this.ready) touch(name, address)
+    }, TOUCH_MS)
+    const unread = setInterval(() => {
+      if (this.waiters.size > 0) this.readAt = Date.now()
+      else if (Date.now() - this.readAt > UNREAD_MS) this.close()
+    }, UNREAD_MS / 4)
+    touching.unref()
+    unread.unref()
+    this.stop = () => {
+      clearInterval(touching)
+      clearInterval(unread)
+      unwatch()
+      onClose()
+    }
+  }
+
+  close(): void {
+    this.stop()
   }
 
   get cursor(): string {
@@ -33,6 +70,7 @@ class PodFeed {
 
   /** The last state of each pod that changed since the cursor, or null when the cursor is not of this feed. */
   since(cursor: string | null): ObservedPod[] | null {
+    this.readAt = Date.now()
     const [id, at] = cursor?.split(':') ?? []
     const seq = Number(at)
     if (id !== this.id || !(seq <= this.seq)) return null
@@ -64,12 +102,18 @@ class PodFeed {
  * The activity that watches a backend for a pool: returns at once with everything for a cursor it does not know, else
  * when something changed since, or after a long while with nothing.
  */
-export function createObserve(backend: Backend) {
+export function createObserve({ backend, signer }: { backend: Backend; signer: Signer }) {
   const feeds = new Map<string, PodFeed>()
+  const touch = (pod: string, address: string) => {
+    // Only the contact counts: whether the pod lives, the backend knows.
+    createRunnerClient(address, () => signer(pod, 'broker', 0, ''))
+      .status({ timeoutMs: CONTROL_MS })
+      .catch(() => undefined)
+  }
   return async ({ pool, cursor }: ObserveInput): Promise<Observation> => {
     let feed = feeds.get(pool)
     if (!feed) {
-      feed = new PodFeed(backend, pool)
+      feed = new PodFeed(backend, pool, touch, () => feeds.delete(pool))
       feeds.set(pool, feed)
     }
     const { cancellationSignal } = Context.current()

@@ -8,6 +8,11 @@ export class Heap<T> {
     return this.items.length
   }
 
+  /** All elements, in no order; for checks. */
+  all(): readonly T[] {
+    return this.items
+  }
+
   peek(): T | undefined {
     return this.items[0]
   }

@@ -1,5 +1,6 @@
 import { Heap } from './heap.js'
-import { ownerKey, slotKey } from './keys.js'
+import { holderKey, ownerKey, slotKey } from './keys.js'
+import { podBytes } from './size.js'
 import type { Lease, Pod } from './state.js'
 import type { PodKind } from './transitions.js'
 
@@ -37,6 +38,12 @@ interface SlotEntry {
 const queueOrder = (a: QueueEntry, b: QueueEntry) =>
   a.priority !== b.priority ? a.priority > b.priority : a.arrival < b.arrival
 
+/** A total order: what is due at the same moment fires in the same order before and after a restore. */
+function dueBefore(a: Deadline, b: Deadline): boolean {
+  if (a.at !== b.at) return a.at < b.at
+  return a.kind !== b.kind ? a.kind < b.kind : a.id < b.id
+}
+
 const KINDS: PodKind[] = ['starting', 'standby', 'promoting', 'leased', 'idle', 'draining', 'deleting']
 
 /**
@@ -47,6 +54,8 @@ export class Index {
   readonly byKind: Record<PodKind, Set<string>>
   /** pods that hold a seat: everything from the first grant until gone */
   held = 0
+  /** those of them that are being deleted */
+  heldLeaving = 0
   readonly idleByOwner = new Map<string, Set<string>>()
   readonly idleBySlot = new Map<string, Set<string>>()
   /** leases that wait for a pod, by owner: a pod that becomes idle serves them first */
@@ -55,8 +64,14 @@ export class Index {
   readonly claims = new Set<string>()
   readonly byHolder = new Map<string, string>()
   readonly queue = new Heap<QueueEntry>(queueOrder)
-  readonly deadlines = new Heap<Deadline>((a, b) => a.at < b.at)
+  readonly deadlines = new Heap<Deadline>(dueBefore)
+  /** requests that wait, for a pod or for their slot */
+  waiting = 0
+  /** bytes in a snapshot, from above */
   leaseBytes = 0
+  podBytes = 0
+  earlyBytes = 0
+  effectBytes = 0
 
   constructor() {
     this.byKind = Object.fromEntries(KINDS.map((kind) => [kind, new Set<string>()])) as Record<
@@ -67,7 +82,11 @@ export class Index {
 
   addPod(pod: Pod): void {
     this.byKind[pod.kind].add(pod.pod)
-    if (pod.heldSince >= 0) this.held++
+    this.podBytes += podBytes(pod)
+    if (pod.heldSince >= 0) {
+      this.held++
+      if (pod.kind === 'deleting') this.heldLeaving++
+    }
     if (pod.kind !== 'idle') return
     add(this.idleByOwner, ownerKey(pod.owner!), pod.pod)
     add(this.idleBySlot, slotKey(pod.owner!, pod.slot!), pod.pod)
@@ -75,7 +94,11 @@ export class Index {
 
   removePod(pod: Pod): void {
     this.byKind[pod.kind].delete(pod.pod)
-    if (pod.heldSince >= 0) this.held--
+    this.podBytes -= podBytes(pod)
+    if (pod.heldSince >= 0) {
+      this.held--
+      if (pod.kind === 'deleting') this.heldLeaving--
+    }
     if (pod.kind !== 'idle') return
     remove(this.idleByOwner, ownerKey(pod.owner!), pod.pod)
     remove(this.idleBySlot, slotKey(pod.owner!, pod.slot!), pod.pod)
@@ -85,12 +108,13 @@ export class Index {
     const { request } = lease
     this.leaseBytes += lease.bytes
     const key = slotKey(request, request.slot)
-    this.byHolder.set(`${request.holder.workflowId}\u0000${key}`, request.leaseId)
+    this.byHolder.set(holderKey(request.holder.workflowId, key), request.leaseId)
     const slot = this.slotOf(key)
     if (lease.kind === 'granted') {
       slot.claim = request.leaseId
       return
     }
+    this.waiting++
     const entry = { priority: request.priority, arrival: lease.arrival, leaseId: request.leaseId }
     if (lease.claims) {
       slot.claim = request.leaseId
@@ -107,11 +131,12 @@ export class Index {
     const { request } = lease
     this.leaseBytes -= lease.bytes
     const key = slotKey(request, request.slot)
-    const holder = `${request.holder.workflowId}\u0000${key}`
+    const holder = holderKey(request.holder.workflowId, key)
     if (this.byHolder.get(holder) === request.leaseId) this.byHolder.delete(holder)
     const slot = this.slotOf(key)
     if (slot.claim === request.leaseId) slot.claim = null
     if (lease.kind === 'waiting') {
+      this.waiting--
       if (lease.claims) {
         this.claims.delete(request.leaseId)
         remove(this.claimsByOwner, ownerKey(request), request.leaseId)

@@ -1,10 +1,13 @@
 import { type Problem, problem } from '../contract/errors.js'
 import type { HitClass, LeaseEndReason, LeaseRequest, Release } from '../contract/lease.js'
 import { LIMIT, TIMEOUT } from '../contract/limits.js'
-import { ownerKey, slotKey, tombstoneKey } from './keys.js'
-import { movePod, removePod, setKeepAlive } from './pods.js'
-import { refuseAtAdmission, waitReason } from './policy/admission.js'
+import { keepEarlyToken, takeEarlyToken } from './early-tokens.js'
+import { holderKey, slotKey, tombstoneKey } from './keys.js'
+import { drainPod, movePod, removePod, setKeepAlive } from './pods.js'
+import { hasRoomForNotices, refuseAtAdmission, waitReason } from './policy/admission.js'
 import { isStale } from './policy/keep-alive.js'
+import { hasWarmPod } from './policy/placement.js'
+import { leaseBytes, textBytes } from './size.js'
 import type { GrantedLease, Lease, Pod, WaitingLease } from './state.js'
 import { assert, issue, type Turn, wakeAt } from './turn.js'
 
@@ -25,10 +28,10 @@ export function request(turn: Turn, asked: LeaseRequest): void {
     return
   }
   const key = slotKey(asked, asked.slot)
-  const older = state.index.byHolder.get(`${asked.holder.workflowId}\u0000${key}`)
+  const older = state.index.byHolder.get(holderKey(asked.holder.workflowId, key))
   if (older !== undefined) endLease(turn, older, 'superseded', { notify: true, advance: false })
   const claims = (state.index.slots.get(key)?.claim ?? null) === null
-  const warm = claims && state.index.idleByOwner.has(ownerKey(asked))
+  const warm = claims && hasWarmPod(state, asked)
   const refusal = refuseAtAdmission(state, asked, warm, now)
   if (refusal) {
     bury(turn, asked.leaseId, asked.deadlineMs)
@@ -36,19 +39,18 @@ export function request(turn: Turn, asked: LeaseRequest): void {
     if (claims) advanceSlot(turn, key)
     return
   }
-  const early = state.earlyTokens.get(asked.leaseId)
-  state.earlyTokens.delete(asked.leaseId)
   const lease: WaitingLease = {
     kind: 'waiting',
     request: asked,
     arrival: state.nextArrival++,
     arrivedAt: now,
     bytes: leaseBytes(asked),
-    token: early?.token ?? null,
+    token: null,
     claims,
   }
   state.leases.set(asked.leaseId, lease)
   state.index.addLease(lease)
+  setToken(turn, lease, takeEarlyToken(state, asked.leaseId))
   wakeAt(turn, asked.deadlineMs, 'request', asked.leaseId)
   if (claims) turn.newClaims.push(asked.leaseId)
 }
@@ -94,8 +96,8 @@ export function grant(turn: Turn, lease: Lease, pod: Pod, hit: HitClass): void {
 export function deliver(turn: Turn, lease: GrantedLease): void {
   const { state } = turn
   const { request: asked } = lease
-  if (asked.replyTo === 'token' && lease.token === null) {
-    lease.delivery = 'needsToken'
+  if (asked.replyTo === 'token' && lease.token === null && lease.delivery !== 'delivered') {
+    awaitToken(turn, lease)
   } else if (lease.delivery !== 'delivered') {
     lease.delivery = 'sending'
   }
@@ -119,6 +121,13 @@ export function deliver(turn: Turn, lease: GrantedLease): void {
     replyTo: asked.replyTo,
     token: lease.token,
   })
+}
+
+/** The grant waits for the next token of firepool.awaitLease, until the request's deadline. */
+export function awaitToken(turn: Turn, lease: GrantedLease): void {
+  lease.delivery = 'needsToken'
+  // Planned again: the entry made with the request was dropped when it was outdated.
+  wakeAt(turn, Math.max(turn.now, lease.request.deadlineMs), 'request', lease.request.leaseId)
 }
 
 export interface EndOptions {
@@ -172,6 +181,8 @@ function settlePod(turn: Turn, lease: GrantedLease, options: EndOptions): void {
     removePod(turn, pod)
     return
   }
+  // Under a drain the pod may be closed already: it serves again when the runner has refused.
+  if (pod.kind === 'draining') return
   movePod(turn, pod, 'release')
   setKeepAlive(turn, pod, now + state.spec.keepAliveMs)
 }
@@ -182,7 +193,7 @@ export function release(turn: Turn, said: Release): void {
   const lease = state.leases.get(said.leaseId)
   if (!lease) {
     bury(turn, said.leaseId, now)
-    state.earlyTokens.delete(said.leaseId)
+    takeEarlyToken(state, said.leaseId)
     return
   }
   if (lease.kind === 'granted') {
@@ -194,14 +205,15 @@ export function release(turn: Turn, said: Release): void {
 
 /** The newest token of firepool.awaitLease: a token dies with its attempt, so only the newest counts. */
 export function offerToken(turn: Turn, leaseId: string, token: string): void {
-  const { state, now } = turn
+  const { state } = turn
   const lease = state.leases.get(leaseId)
   if (lease) {
-    lease.token = token
+    setToken(turn, lease, token)
     if (lease.kind === 'granted') deliver(turn, lease)
     return
   }
   if (state.tombstones.has(tombstoneKey(leaseId))) {
+    if (!hasRoomForNotices(state)) return
     const over = problem(
       'LeaseRevoked',
       `lease ${leaseId} has ended; the result of its lease workflow says why`,
@@ -214,20 +226,22 @@ export function offerToken(turn: Turn, leaseId: string, token: string): void {
     })
     return
   }
-  if (state.earlyTokens.size >= LIMIT.queue) {
-    const oldest = state.earlyTokens.keys().next().value
-    if (oldest !== undefined) state.earlyTokens.delete(oldest)
-  }
-  const expiresAt = now + TIMEOUT.awaitLeaseMs
-  state.earlyTokens.set(leaseId, { token, expiresAt })
-  wakeAt(turn, expiresAt, 'token', leaseId)
+  if (hasRoomForNotices(state)) keepEarlyToken(turn, leaseId, token)
+}
+
+/** The lease's newest token; null when it is used up. */
+export function setToken(turn: Turn, lease: Lease, token: string | null): void {
+  const bytes = textBytes(token ?? '') - textBytes(lease.token ?? '')
+  lease.token = token
+  lease.bytes += bytes
+  turn.state.index.leaseBytes += bytes
 }
 
 /** A request that nobody could serve in time, or a grant that nobody fetched. */
 export function requestExpired(turn: Turn, lease: Lease): void {
   const { state, now } = turn
   if (lease.kind === 'granted') {
-    if (lease.delivery === 'needsToken') endLease(turn, lease.request.leaseId, 'expired', { notify: true })
+    if (lease.delivery === 'needsToken') grantNotFetched(turn, lease)
     return
   }
   const reason = waitReason(state, lease, now)
@@ -251,6 +265,17 @@ export function requestExpired(turn: Turn, lease: Lease): void {
     )
   }
   endLease(turn, lease.request.leaseId, 'failed', { problem: why, notify: true })
+}
+
+/**
+ * Nobody took the grant by a token that the pool knows to be good. A token may still have been used, its answer
+ * lost: the runner is asked, and a pod that was used is not taken away.
+ */
+export function grantNotFetched(turn: Turn, lease: GrantedLease): void {
+  const pod = turn.state.pods.get(lease.pod)!
+  if (pod.kind === 'draining') return
+  if (pod.kind === 'leased') drainPod(turn, pod)
+  else endLease(turn, lease.request.leaseId, 'expired', { notify: true })
 }
 
 /** Counting everybody ahead would cost O(n) for each of n time-outs; this many are counted. */
@@ -294,7 +319,8 @@ function advanceSlot(turn: Turn, key: string): void {
 export function bury(turn: Turn, leaseId: string, deadlineMs: number): void {
   const { tombstones } = turn.state
   const key = tombstoneKey(leaseId)
-  const until = Math.max(deadlineMs, turn.now) + TIMEOUT.tombstoneMarginMs
+  // A late release of a lease that ended long before its deadline must not shorten its tombstone.
+  const until = Math.max(Math.max(deadlineMs, turn.now) + TIMEOUT.tombstoneMarginMs, tombstones.get(key) ?? 0)
   tombstones.delete(key)
   tombstones.set(key, until)
   wakeAt(turn, until, 'tombstone', key)
@@ -305,38 +331,12 @@ export function bury(turn: Turn, leaseId: string, deadlineMs: number): void {
 }
 
 function tellEnded(turn: Turn, asked: LeaseRequest, why: Problem): void {
-  const early = turn.state.earlyTokens.get(asked.leaseId)
-  turn.state.earlyTokens.delete(asked.leaseId)
+  const token = takeEarlyToken(turn.state, asked.leaseId)
+  if (!hasRoomForNotices(turn.state)) return
   issue(turn, {
     kind: 'notify',
     leaseWorkflowId: asked.leaseWorkflowId,
-    token: early?.token ?? null,
+    token,
     end: { v: 1, leaseId: asked.leaseId, end: 'failed', problem: why },
   })
-}
-
-/** Bytes of a lease in a snapshot, from above: the texts in UTF-8 plus its numbers and punctuation. */
-function leaseBytes(asked: LeaseRequest): number {
-  const texts = [
-    asked.leaseId,
-    asked.holder.workflowId,
-    asked.holder.firstExecutionRunId,
-    asked.holder.runId,
-    asked.leaseWorkflowId,
-    asked.caller,
-    asked.reuseTag,
-    asked.slot,
-    asked.tenant,
-  ]
-  let bytes = 220
-  // Escaped in JSON and in UTF-8 a UTF-16 unit takes at most six bytes; ASCII takes one.
-  for (const text of texts) for (let i = 0; i < text.length; i++) bytes += costOf(text.charCodeAt(i))
-  return bytes
-}
-
-function costOf(unit: number): number {
-  if (unit < 0x20) return 6
-  if (unit === 0x22 || unit === 0x5c) return 2
-  if (unit < 0x80) return 1
-  return unit < 0x800 ? 2 : 3
 }

@@ -32,7 +32,10 @@ export function startFailed(turn: Turn, pod: Pod, reason: string, message: strin
       pod: pod.pod,
       reason,
     })
-    if (breaker.openUntil !== null || breaker.failures >= LIMIT.breakerFailures) {
+    // Open already: this pod began to start before, it was no probe, and says nothing new.
+    const opens =
+      breaker.openUntil === null ? breaker.failures >= LIMIT.breakerFailures : now >= breaker.openUntil
+    if (opens) {
       breaker.backoffMs = Math.min(
         TIMEOUT.breakerMaxMs,
         breaker.backoffMs === 0 ? TIMEOUT.breakerMs : breaker.backoffMs * 2,

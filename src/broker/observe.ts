@@ -1,7 +1,7 @@
 import type { ObservedPod } from '../contract/backend.js'
 import type { PoolEvent } from './event.js'
 import { losePod, startFailed } from './losses.js'
-import { movePod, podReady } from './pods.js'
+import { acknowledge, movePod, podReady } from './pods.js'
 import type { Pod } from './state.js'
 import { issue, type Turn } from './turn.js'
 
@@ -25,6 +25,7 @@ function observePod(turn: Turn, seen: ObservedPod): void {
     if (seen.phase !== 'gone') removeOrphan(turn, seen.pod)
     return
   }
+  if (seen.phase !== 'gone') acknowledge(turn, pod)
   if (seen.phase === 'ready') {
     ready(turn, pod, seen.address ?? '', seen.incarnation ?? '')
     return

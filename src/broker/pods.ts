@@ -3,11 +3,12 @@ import { type PodEvent, TRANSITIONS } from './transitions.js'
 import { assert, issue, type Turn, wakeAt } from './turn.js'
 
 /** Past podStartMs the backend itself says StartTimeout; this is for a backend that says nothing. */
-export const START_MARGIN_MS = 10_000
+const START_MARGIN_MS = 10_000
 
 /** Orders a new pod; its name is deterministic, so that a repeated create makes one pod. */
 export function createPod(turn: Turn): void {
   const { state, now } = turn
+  const { spec } = state
   const name = `${state.spec.name}-${state.uid}-${state.nextPod++}`
   const pod: Pod = {
     pod: name,
@@ -25,13 +26,14 @@ export function createPod(turn: Turn): void {
     leaseId: null,
     keepAliveAt: 0,
     heldSince: -1,
+    startBy: now + spec.podStartMs + START_MARGIN_MS,
+    oldAt: now + spec.podLifetimeMs,
   }
   state.pods.set(name, pod)
   state.index.addPod(pod)
   state.counters.podsCreated++
-  const { spec } = state
-  wakeAt(turn, now + spec.podStartMs + START_MARGIN_MS, 'start', name)
-  wakeAt(turn, now + spec.podLifetimeMs, 'lifetime', name)
+  wakeAt(turn, pod.startBy, 'start', name)
+  wakeAt(turn, pod.oldAt, 'lifetime', name)
   const order = {
     pod: name,
     pool: spec.name,
@@ -68,12 +70,28 @@ export function setKeepAlive(turn: Turn, pod: Pod, at: number): void {
   wakeAt(turn, at, 'keepAlive', pod.pod)
 }
 
-/** Ends a pod: no lease may be on it any more. */
+/**
+ * Ends a pod: no lease may be on it any more. One whose create is still under way is deleted when that is answered:
+ * a delete that overtook its create would leave a pod that nobody counts (F1).
+ */
 export function removePod(turn: Turn, pod: Pod): void {
   if (pod.kind === 'deleting') return
   assert(pod.leaseId === null, () => `pod ${pod.pod} is removed under lease ${pod.leaseId}`)
   movePod(turn, pod, 'remove', { keepAliveAt: 0 })
-  issue(turn, { kind: 'delete', pod: pod.pod })
+  if (pod.ackedAt >= 0) issue(turn, { kind: 'delete', pod: pod.pod })
+}
+
+/** The create was answered, or the pod was seen. */
+export function acknowledge(turn: Turn, pod: Pod): void {
+  if (pod.ackedAt >= 0) return
+  pod.ackedAt = turn.now
+  if (pod.kind === 'deleting') issue(turn, { kind: 'delete', pod: pod.pod })
+}
+
+/** Asks the runner whether the pod may go: only the runner knows if a job came in the last moment (F18). */
+export function drainPod(turn: Turn, pod: Pod): void {
+  movePod(turn, pod, 'drain', { keepAliveAt: 0 })
+  issue(turn, { kind: 'drain', pod: pod.pod, address: pod.address, epoch: pod.epoch, useSeq: pod.useSeq })
 }
 
 /** A pod became Ready: a standby, and proof that pods of this template start. */
@@ -86,4 +104,6 @@ export function podReady(turn: Turn, pod: Pod, address: string, incarnation: str
     state.breaker.backoffMs = 0
   }
   wakeAt(turn, now + state.spec.keepAliveMs, 'keepAlive', pod.pod)
+  // It took longer to start than it may live.
+  if (now >= pod.oldAt) wakeAt(turn, now, 'lifetime', pod.pod)
 }

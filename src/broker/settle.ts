@@ -1,11 +1,11 @@
 import { TIMEOUT } from '../contract/limits.js'
 import type { DeliverEffect, DrainEffect, Effect, EffectResult } from './effect.js'
-import { endLease } from './leases.js'
+import { awaitToken, endLease, grantNotFetched, setToken } from './leases.js'
 import { losePod, startFailed } from './losses.js'
-import { movePod, removePod, setKeepAlive } from './pods.js'
-import { isStale, keepAliveDeadline } from './policy/keep-alive.js'
-import type { PoolState } from './state.js'
-import { type Turn, wakeAt } from './turn.js'
+import { acknowledge, movePod, removePod, setKeepAlive } from './pods.js'
+import { firstKeepAliveDeadline, isStale, keepAliveDeadline } from './policy/keep-alive.js'
+import type { GrantedLease, Pod, PoolState } from './state.js'
+import { closeEffect, type Turn, wakeAt } from './turn.js'
 
 /** The longest pause between two attempts of one effect. */
 const MAX_RETRY_MS = 30_000
@@ -18,10 +18,11 @@ export function settle(turn: Turn, id: string, result: EffectResult): void {
   const effect = state.effects.get(id)
   if (!effect) return
   if (result.kind === 'undone') {
-    undone(turn, effect)
+    // In its pause already: this is the same word a second time.
+    if (effect.retryAt === 0) undone(turn, effect)
     return
   }
-  state.effects.delete(id)
+  closeEffect(state, effect)
   switch (effect.kind) {
     case 'create':
       if (result.kind === 'created') created(turn, effect.order.pod, result.problem)
@@ -51,64 +52,82 @@ export function settle(turn: Turn, id: string, result: EffectResult): void {
 function created(turn: Turn, name: string, failure: { reason: string; message: string } | undefined): void {
   const pod = turn.state.pods.get(name)
   if (!pod) return
-  pod.ackedAt = turn.now
+  acknowledge(turn, pod)
   if (failure && pod.kind === 'starting') startFailed(turn, pod, failure.reason, failure.message, false)
 }
 
 function drainAnswered(turn: Turn, effect: DrainEffect, result: EffectResult): void {
   const { state, now } = turn
   const pod = state.pods.get(effect.pod)
-  if (pod?.kind !== 'draining' || pod.epoch !== effect.epoch) {
-    // The lease ended while the drain was under way: a pod that drained meanwhile serves nobody any more.
-    if (pod?.kind === 'idle' && pod.epoch === effect.epoch && result.kind === 'drained' && result.drained)
-      removePod(turn, pod)
-    return
-  }
+  if (pod?.kind !== 'draining' || pod.epoch !== effect.epoch) return
   if (result.kind === 'podLost') {
     losePod(turn, pod, result.reason, false)
     return
   }
   if (result.kind !== 'drained') return
+  const lease = pod.leaseId === null ? null : (state.leases.get(pod.leaseId) as GrantedLease)
+  const overdue = lease?.delivery === 'needsToken' && now >= lease.request.deadlineMs
   if (result.drained) {
-    endLease(turn, pod.leaseId!, 'recalled', { notify: true, pod: 'drained' })
+    if (lease) {
+      const end = overdue ? 'expired' : 'recalled'
+      endLease(turn, lease.request.leaseId, end, { notify: true, pod: 'drained' })
+    } else {
+      removePod(turn, pod)
+    }
     return
   }
+  if (!lease) {
+    releasedUnderDrain(turn, pod, result.useSeq)
+    return
+  }
+  // It was used, so somebody did get the grant.
+  if (overdue) lease.delivery = 'delivered'
   movePod(turn, pod, 'refused', { useSeq: result.useSeq })
   setKeepAlive(turn, pod, keepAliveDeadline(state, pod, result.idleMs, now))
+}
+
+/** The lease ended while the runner was asked, and the runner refused: the pod stays with its caller after all. */
+function releasedUnderDrain(turn: Turn, pod: Pod, useSeq: number): void {
+  const { state, now } = turn
+  if (isStale(state, pod, now)) {
+    removePod(turn, pod)
+    return
+  }
+  movePod(turn, pod, 'release', { useSeq })
+  setKeepAlive(turn, pod, now + state.spec.keepAliveMs)
 }
 
 function deliverAnswered(turn: Turn, effect: DeliverEffect, result: EffectResult): void {
   const { state, now } = turn
   const { grant } = effect
-  const lease = state.leases.get(grant.leaseId)
   if (result.kind === 'podLost') {
     lostUnderEffect(turn, grant.pod, grant.epoch, result.reason)
     return
   }
+  const lease = state.leases.get(grant.leaseId)
   if (lease?.kind !== 'granted' || lease.epoch !== grant.epoch || lease.pod !== grant.pod) return
-  const pod = state.pods.get(grant.pod)!
   if (result.kind === 'holderGone') {
     endLease(turn, grant.leaseId, 'released')
     return
   }
-  if (result.kind === 'tokenGone') {
-    if (lease.token === effect.token) {
-      lease.token = null
-      lease.delivery = 'needsToken'
-      if (now >= lease.request.deadlineMs) {
-        endLease(turn, grant.leaseId, 'expired', { notify: true })
-        return
-      }
-    }
-  } else if (lease.request.replyTo === 'signal' || effect.token !== null) {
-    lease.delivery = 'delivered'
-  } else if (now >= lease.request.deadlineMs) {
-    endLease(turn, grant.leaseId, 'expired', { notify: true })
-    return
+  const pod = state.pods.get(grant.pod)!
+  if (pod.kind === 'promoting') {
+    movePod(turn, pod, 'delivered', result.kind === 'delivered' ? { useSeq: result.useSeq } : {})
+    setKeepAlive(turn, pod, firstKeepAliveDeadline(state, pod, now))
   }
-  if (pod.kind !== 'promoting') return
-  movePod(turn, pod, 'delivered', result.kind === 'delivered' ? { useSeq: result.useSeq } : {})
-  setKeepAlive(turn, pod, isStale(state, pod, now) ? now : now + state.spec.keepAliveMs)
+  if (result.kind === 'tokenGone') tokenGone(turn, lease, effect.token)
+  else if (lease.request.replyTo === 'signal' || effect.token !== null) lease.delivery = 'delivered'
+  if (lease.delivery === 'needsToken' && now >= lease.request.deadlineMs) grantNotFetched(turn, lease)
+}
+
+/**
+ * A token dies with its attempt; the next attempt offers another. After a delivery it means nothing: that token was
+ * used, and the message was repeated.
+ */
+function tokenGone(turn: Turn, lease: GrantedLease, token: string | null): void {
+  if (lease.delivery === 'delivered' || lease.token !== token) return
+  setToken(turn, lease, null)
+  awaitToken(turn, lease)
 }
 
 /** The runner says that it is not the one that was bound (or is not there): only if it is still about this epoch. */
@@ -130,14 +149,36 @@ function holdersGone(turn: Turn, closed: string[]): void {
 function undone(turn: Turn, effect: Effect & { retryAt: number }): void {
   const { state, now } = turn
   if (isMoot(state, effect, now)) {
-    state.effects.delete(effect.id)
+    closeEffect(state, effect)
     afterMoot(turn, effect)
+    return
+  }
+  const silent = silentPod(state, effect, now)
+  if (silent) {
+    closeEffect(state, effect)
+    losePod(turn, silent, 'Unreachable', false)
     return
   }
   const pauseMs = Math.min(MAX_RETRY_MS, TIMEOUT.effectRetryMs * 2 ** Math.min(10, effect.attempt - 1))
   effect.retryAt = now + (effect.kind === 'drain' ? Math.max(TIMEOUT.drainRetryMs, pauseMs) : pauseMs)
+  // A grant that cannot be delivered goes back when its request ends, not after the pause.
+  if (effect.kind === 'deliver') {
+    const lease = state.leases.get(effect.grant.leaseId)
+    if (lease) effect.retryAt = Math.min(effect.retryAt, lease.request.deadlineMs)
+  }
   effect.attempt++
   wakeAt(turn, effect.retryAt, 'effect', effect.id)
+}
+
+/**
+ * The pod of a drain or a bind that cannot be carried out for so long that its runner, which heard from no broker
+ * either, has ended itself: nothing may be held for ever because a backend calls a hung pod Ready (F14).
+ */
+function silentPod(state: PoolState, effect: Effect, now: number): Pod | null {
+  if (effect.kind !== 'drain' && effect.kind !== 'deliver') return null
+  const pod = state.pods.get(effect.kind === 'drain' ? effect.pod : effect.grant.pod)
+  if (pod?.kind !== 'draining' && pod?.kind !== 'promoting') return null
+  return now - pod.since >= TIMEOUT.brokerGoneMs ? pod : null
 }
 
 function isMoot(state: PoolState, effect: Effect, now: number): boolean {
@@ -152,22 +193,27 @@ function isMoot(state: PoolState, effect: Effect, now: number): boolean {
     }
     case 'revoke': {
       const pod = state.pods.get(effect.pod)
-      return !pod || pod.kind === 'deleting' || pod.epoch !== effect.epoch
+      // Also when the pod has a younger lease by now: what runs under the old epoch is still to be killed.
+      return !pod || pod.kind === 'deleting'
     }
     case 'deliver': {
       const lease = state.leases.get(effect.grant.leaseId)
       return lease?.kind !== 'granted' || lease.delivery === 'delivered' || now >= lease.request.deadlineMs
     }
     case 'notify':
-      return effect.attempt >= NOTIFY_ATTEMPTS
+      return effect.attempt > NOTIFY_ATTEMPTS
     case 'describe':
       // The next round describes them again.
       return true
   }
 }
 
-/** A grant that could not be delivered before its deadline goes back. */
+/** A create that is given up counts as answered; a grant that could not be delivered before its deadline goes back. */
 function afterMoot(turn: Turn, effect: Effect): void {
+  if (effect.kind === 'create') {
+    const pod = turn.state.pods.get(effect.order.pod)
+    if (pod) acknowledge(turn, pod)
+  }
   if (effect.kind !== 'deliver') return
   const lease = turn.state.leases.get(effect.grant.leaseId)
   if (lease?.kind === 'granted' && lease.delivery !== 'delivered' && turn.now >= lease.request.deadlineMs) {
@@ -182,7 +228,7 @@ export function retryEffect(turn: Turn, id: string, at: number): void {
   if (!effect || effect.retryAt !== at) return
   effect.retryAt = 0
   if (isMoot(state, effect, now)) {
-    state.effects.delete(id)
+    closeEffect(state, effect)
     afterMoot(turn, effect)
     return
   }

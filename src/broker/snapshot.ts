@@ -1,9 +1,10 @@
 import type { HitClass } from '../contract/lease.js'
 import { TIMEOUT } from '../contract/limits.js'
 import type { PoolSpec } from '../contract/pool.js'
+import { earlyBytes } from './early-tokens.js'
 import type { Effect } from './effect.js'
 import { Index } from './index-of-state.js'
-import { START_MARGIN_MS } from './pods.js'
+import { effectBytes } from './size.js'
 import {
   type Breaker,
   CORE_VERSION,
@@ -33,6 +34,10 @@ type PodRow = [
   leaseId: string | null,
   keepAliveAt: number,
   heldSince: number,
+  startBy: number,
+  oldAt: number,
+  /** its place among the pods of its kind: first in, first served */
+  place: number,
 ]
 
 type LeaseRow = [
@@ -50,8 +55,8 @@ type LeaseRow = [
   arrivedAt: number,
   bytes: number,
   token: string | null,
-  state:
-    | [claims: boolean]
+  state /** its place among the claims, or 0 when it waits for its slot */:
+    | [place: number]
     | [
         pod: string,
         epoch: number,
@@ -60,6 +65,8 @@ type LeaseRow = [
         delivery: 'sending' | 'needsToken' | 'delivered',
       ],
 ]
+
+type SavedEffect = Effect & { retryAt: number }
 
 /** A pool's state as plain JSON, for continue-as-new. */
 export interface Snapshot {
@@ -77,7 +84,8 @@ export interface Snapshot {
   leases: LeaseRow[]
   tombstones: [string, number][]
   earlyTokens: [string, string, number][]
-  effects: (Effect & { retryAt: number })[]
+  /** orders of pods without the profile: it is the spec's, and a hundred copies of it would not fit */
+  effects: SavedEffect[]
   breaker: Breaker
   counters: Counters
   poison: PoolState['poison']
@@ -85,6 +93,10 @@ export interface Snapshot {
 
 /** A copy of the state that shares nothing with it. */
 export function snapshot(state: PoolState): Snapshot {
+  const places = new Map<string, number>()
+  for (const kind of Object.values(state.index.byKind)) numberInto(places, kind)
+  const claims = new Map<string, number>()
+  numberInto(claims, state.index.claims)
   return copyOf({
     coreVersion: state.coreVersion,
     uid: state.uid,
@@ -96,11 +108,11 @@ export function snapshot(state: PoolState): Snapshot {
     next: [state.nextPod, state.nextEffect, state.nextArrival],
     at: [state.lastStepAt, state.describeAt, state.shrinkAt],
     describeCursor: state.describeCursor,
-    pods: [...state.pods.values()].map(podRow),
-    leases: [...state.leases.values()].map(leaseRow),
+    pods: [...state.pods.values()].map((pod) => podRow(pod, places.get(pod.pod) ?? 0)),
+    leases: [...state.leases.values()].map((lease) => leaseRow(lease, placeOf(lease, claims))),
     tombstones: [...state.tombstones],
     earlyTokens: [...state.earlyTokens].map(([id, early]) => [id, early.token, early.expiresAt]),
-    effects: [...state.effects.values()],
+    effects: [...state.effects.values()].map((effect) => withProfile(effect, null)),
     breaker: state.breaker,
     counters: state.counters,
     poison: state.poison,
@@ -138,47 +150,76 @@ export function restore(saved: Snapshot): { state: PoolState; effects: Effect[] 
     leases: new Map(from.leases.map((row) => [row[0], leaseOf(row)])),
     tombstones: new Map(from.tombstones),
     earlyTokens: new Map(from.earlyTokens.map(([id, token, expiresAt]) => [id, { token, expiresAt }])),
-    effects: new Map(from.effects.map((effect) => [effect.id, effect])),
+    // An order of an earlier template is given up already, so the present profile does no harm there.
+    effects: new Map(from.effects.map((effect) => [effect.id, withProfile(effect, from.spec.profile)])),
     breaker: from.breaker,
     counters: from.counters,
     poison: from.poison,
     index: new Index(),
   }
-  rebuildIndex(state)
+  const places = new Map<string, number>()
+  for (const row of from.pods) places.set(row[0], row[18])
+  for (const row of from.leases) if (row[14].length === 1) places.set(row[0], row[14][0])
+  rebuildIndex(state, places)
   const effects = [...state.effects.values()]
     .filter((e) => e.retryAt === 0)
     .map(({ retryAt: _, ...effect }) => effect)
   return { state, effects }
 }
 
-/** Fills an empty index: sets in the order of `since` and of arrival, and every deadline that is still to come. */
-export function rebuildIndex(state: PoolState): void {
+/**
+ * Fills an empty index.
+ * @param places the order of pods within their kind and of claims, as they were
+ */
+export function rebuildIndex(state: PoolState, places: Map<string, number>): void {
   const { index } = state
+  const place = (id: string) => places.get(id) ?? 0
   const plan = (at: number, kind: Parameters<typeof index.deadlines.push>[0]['kind'], id: string) =>
     index.deadlines.push({ at, kind, id })
-  for (const pod of [...state.pods.values()].sort((a, b) => a.since - b.since)) {
+  for (const pod of [...state.pods.values()].sort((a, b) => place(a.pod) - place(b.pod))) {
     index.addPod(pod)
-    plan(pod.createdAt + state.spec.podLifetimeMs, 'lifetime', pod.pod)
-    if (pod.kind === 'starting')
-      plan(pod.createdAt + state.spec.podStartMs + START_MARGIN_MS, 'start', pod.pod)
+    plan(pod.oldAt, 'lifetime', pod.pod)
+    if (pod.kind === 'starting') plan(pod.startBy, 'start', pod.pod)
     if (pod.kind === 'standby') plan(pod.since + state.spec.keepAliveMs, 'keepAlive', pod.pod)
     if (pod.keepAliveAt > 0) plan(pod.keepAliveAt, 'keepAlive', pod.pod)
   }
-  for (const lease of [...state.leases.values()].sort((a, b) => a.arrival - b.arrival)) {
+  const leases = [...state.leases.values()]
+  for (const lease of leases.sort((a, b) => place(a.request.leaseId) - place(b.request.leaseId))) {
     index.addLease(lease)
     plan(lease.request.deadlineMs, 'request', lease.request.leaseId)
   }
   for (const [key, at] of state.tombstones) plan(at, 'tombstone', key)
-  for (const [id, early] of state.earlyTokens) plan(early.expiresAt, 'token', id)
-  for (const effect of state.effects.values())
+  for (const [id, early] of state.earlyTokens) {
+    index.earlyBytes += earlyBytes(id, early.token)
+    plan(early.expiresAt, 'token', id)
+  }
+  for (const effect of state.effects.values()) {
+    index.effectBytes += effectBytes(effect)
     if (effect.retryAt > 0) plan(effect.retryAt, 'effect', effect.id)
+  }
   if (state.describeAt > 0) plan(state.describeAt, 'pool', 'describe')
   if (state.fleet) plan(state.fleet.expiresAt, 'pool', 'fleet')
   if (state.breaker.openUntil !== null) plan(state.breaker.openUntil, 'pool', 'breaker')
+  if (state.shrinkAt > 0) plan(state.shrinkAt, 'pool', 'shrink')
   plan(state.lastStepAt + TIMEOUT.effectRetryMs, 'pool', 'restored')
 }
 
-function podRow(pod: Pod): PodRow {
+function placeOf(lease: Lease, claims: Map<string, number>): number {
+  if (lease.kind !== 'waiting' || !lease.claims) return 0
+  return claims.get(lease.request.leaseId) ?? Number.MAX_SAFE_INTEGER
+}
+
+function numberInto(places: Map<string, number>, ordered: Set<string>): void {
+  let place = 0
+  for (const id of ordered) places.set(id, ++place)
+}
+
+function withProfile(effect: SavedEffect, profile: PoolSpec['profile'] | null): SavedEffect {
+  if (effect.kind !== 'create') return effect
+  return { ...effect, order: { ...effect.order, profile: profile as PoolSpec['profile'] } }
+}
+
+function podRow(pod: Pod, place: number): PodRow {
   return [
     pod.pod,
     pod.kind,
@@ -196,6 +237,9 @@ function podRow(pod: Pod): PodRow {
     pod.leaseId,
     pod.keepAliveAt,
     pod.heldSince,
+    pod.startBy,
+    pod.oldAt,
+    place,
   ]
 }
 
@@ -215,7 +259,14 @@ function podOf(row: PodRow): Pod {
     reuseTag,
   ] = row
   const owner = caller === null ? null : { caller, reuseTag }
-  const [slot, leaseId, keepAliveAt, heldSince] = [row[12], row[13], row[14], row[15]]
+  const [slot, leaseId, keepAliveAt, heldSince, startBy, oldAt] = [
+    row[12],
+    row[13],
+    row[14],
+    row[15],
+    row[16],
+    row[17],
+  ]
   return {
     pod,
     kind,
@@ -232,10 +283,12 @@ function podOf(row: PodRow): Pod {
     leaseId,
     keepAliveAt,
     heldSince,
+    startBy,
+    oldAt,
   }
 }
 
-function leaseRow(lease: Lease): LeaseRow {
+function leaseRow(lease: Lease, place: number): LeaseRow {
   const { request: r } = lease
   const { workflowId, firstExecutionRunId, runId } = r.holder
   return [
@@ -253,9 +306,7 @@ function leaseRow(lease: Lease): LeaseRow {
     lease.arrivedAt,
     lease.bytes,
     lease.token,
-    lease.kind === 'waiting'
-      ? [lease.claims]
-      : [lease.pod, lease.epoch, lease.grantedAt, lease.hit, lease.delivery],
+    lease.kind === 'waiting' ? [place] : [lease.pod, lease.epoch, lease.grantedAt, lease.hit, lease.delivery],
   ]
 }
 
@@ -283,7 +334,7 @@ function leaseOf(row: LeaseRow): Lease {
     token: row[13],
   }
   const rest = row[14]
-  if (rest.length === 1) return { ...base, kind: 'waiting', claims: rest[0] }
+  if (rest.length === 1) return { ...base, kind: 'waiting', claims: rest[0] > 0 }
   const [pod, epoch, grantedAt, hit, delivery] = rest
   return { ...base, kind: 'granted', pod, epoch, grantedAt, hit, delivery }
 }

@@ -35,17 +35,21 @@ export interface Pod {
   incarnation: string
   /** as last heard from the runner */
   useSeq: number
-  /** when the backend acknowledged the create; -1 before: an observation ordered earlier cannot know the pod */
+  /** when the pool first knew that it exists; -1 before: an observation ordered earlier cannot know the pod */
   ackedAt: number
   /** set at the first grant, never changed (I2) */
   owner: Owner | null
   slot: string | null
-  /** the lease on it, in promoting, leased and draining */
+  /** the lease on it, in promoting, leased and draining; null in draining when it was released meanwhile */
   leaseId: string | null
   /** when the pool acts on its idleness (leased, idle); 0: no deadline */
   keepAliveAt: number
   /** when it became somebody's: the seat is held from then on; -1: never */
   heldSince: number
+  /** fails to start when not Ready by then; told to the backend with the order, so a new spec does not change it */
+  startBy: number
+  /** too old from then on; the pod itself knows, as above */
+  oldAt: number
 }
 
 interface LeaseBase {

@@ -1,12 +1,14 @@
 import { LIMIT, TIMEOUT } from '../contract/limits.js'
+import { takeEarlyToken } from './early-tokens.js'
 import type { Effect } from './effect.js'
 import type { PoolEvent } from './event.js'
 import type { Deadline } from './index-of-state.js'
 import { endLease, grant, offerToken, release, request, requestExpired } from './leases.js'
 import { startFailed } from './losses.js'
 import { observed } from './observe.js'
-import { createPod, movePod, removePod, setKeepAlive } from './pods.js'
-import { budgetInForce } from './policy/budget.js'
+import { createPod, drainPod, removePod, setKeepAlive } from './pods.js'
+import { budgetInForce, ownBudget } from './policy/budget.js'
+import { STALE_ASK_MS } from './policy/keep-alive.js'
 import { leaseForIdle, standbyPod, warmPodFor } from './policy/placement.js'
 import { replenish } from './policy/replenish.js'
 import { retryEffect, settle } from './settle.js'
@@ -99,6 +101,8 @@ function take(turn: Turn, event: PoolEvent): void {
 
 function setMode(turn: Turn, mode: PoolState['mode']): void {
   const { state } = turn
+  // A pool that is being deleted has told its callers so.
+  if (state.mode === 'deleting') return
   state.mode = mode
   if (mode === 'running') {
     turn.newClaims.push(...state.index.claims)
@@ -123,6 +127,7 @@ function setMode(turn: Turn, mode: PoolState['mode']): void {
 /** A new spec. Only a new profile makes a new generation: its pods roll, idle ones now, leased ones when released (F11). */
 function applySpec(turn: Turn, spec: PoolState['spec']): void {
   const { state } = turn
+  if (state.mode === 'deleting') return
   const template = JSON.stringify(spec.profile) !== JSON.stringify(state.spec.profile)
   state.spec = spec
   if (template) {
@@ -132,6 +137,9 @@ function applySpec(turn: Turn, spec: PoolState['spec']): void {
       for (const name of [...state.index.byKind[kind]]) removePod(turn, state.pods.get(name)!)
     }
   }
+  // A shorter keep-alive holds for standbys that are there: wake up for them.
+  for (const name of state.index.byKind.standby)
+    wakeAt(turn, state.pods.get(name)!.since + spec.keepAliveMs, 'keepAlive', name)
   shed(turn)
 }
 
@@ -155,7 +163,7 @@ function expire(turn: Turn): void {
 }
 
 /** Entries are never taken out of the heap when plans change; an outdated one is recognised here. */
-function isLive(state: PoolState, deadline: Deadline): boolean {
+export function isLive(state: PoolState, deadline: Deadline): boolean {
   const { kind, id, at } = deadline
   switch (kind) {
     case 'request': {
@@ -164,10 +172,8 @@ function isLive(state: PoolState, deadline: Deadline): boolean {
     }
     case 'keepAlive': {
       const pod = state.pods.get(id)
-      return (
-        pod?.kind === 'standby' ||
-        ((pod?.kind === 'leased' || pod?.kind === 'idle') && pod.keepAliveAt === at)
-      )
+      if (pod?.kind === 'standby') return pod.since + state.spec.keepAliveMs === at
+      return (pod?.kind === 'leased' || pod?.kind === 'idle') && pod.keepAliveAt === at
     }
     case 'start':
       return state.pods.get(id)?.kind === 'starting'
@@ -198,7 +204,7 @@ function fire(turn: Turn, { kind, id, at }: Deadline): void {
         turn,
         state.pods.get(id)!,
         'StartTimeout',
-        `not Ready within ${state.spec.podStartMs} ms`,
+        'not Ready in time, and the backend said nothing',
         false,
       )
       return
@@ -209,7 +215,7 @@ function fire(turn: Turn, { kind, id, at }: Deadline): void {
       state.tombstones.delete(id)
       return
     case 'token':
-      state.earlyTokens.delete(id)
+      takeEarlyToken(state, id)
       return
     case 'effect':
       retryEffect(turn, id, at)
@@ -220,14 +226,10 @@ function fire(turn: Turn, { kind, id, at }: Deadline): void {
   }
 }
 
-/** An idle pod goes; a held one is asked, because only its runner knows whether a job came in the last moment (F18). */
+/** An idle pod goes; a held one is asked. */
 function keepAliveEnded(turn: Turn, pod: Pod): void {
-  const { state } = turn
-  if (pod.kind === 'standby') {
-    const oldest = standbyPod(state)
-    if (oldest && replenish(state, turn.now).excess > 0) removePod(turn, oldest)
-    return
-  }
+  // A standby's turn comes in `shape`, which knows what is left over once everybody was served.
+  if (pod.kind === 'standby') return
   if (pod.kind === 'idle') {
     removePod(turn, pod)
     return
@@ -235,14 +237,9 @@ function keepAliveEnded(turn: Turn, pod: Pod): void {
   drainPod(turn, pod)
 }
 
-function drainPod(turn: Turn, pod: Pod): void {
-  movePod(turn, pod, 'drain', { keepAliveAt: 0 })
-  issue(turn, { kind: 'drain', pod: pod.pod, address: pod.address, epoch: pod.epoch, useSeq: pod.useSeq })
-}
-
 function lifetimeEnded(turn: Turn, pod: Pod): void {
   if (pod.kind === 'standby' || pod.kind === 'idle') removePod(turn, pod)
-  else if (pod.kind === 'leased') drainPod(turn, pod)
+  else if (pod.kind === 'leased') setKeepAlive(turn, pod, Math.min(pod.keepAliveAt, turn.now + STALE_ASK_MS))
 }
 
 function serve(turn: Turn): void {
@@ -283,18 +280,29 @@ function shape(turn: Turn): void {
   const { state, now } = turn
   const { create } = replenish(state, now)
   for (let i = 0; i < create; i++) createPod(turn)
+  retire(turn)
   shrink(turn)
+}
+
+/** Standbys that nobody needs leave when they have stood for a keep-alive, at once from a pool that is emptied. */
+function retire(turn: Turn): void {
+  const { state, now } = turn
+  const waits = state.mode === 'running' || state.mode === 'paused' ? state.spec.keepAliveMs : 0
+  for (let { excess } = replenish(state, now); excess > 0; excess--) {
+    const oldest = standbyPod(state)!
+    if (oldest.since + waits > now) return
+    removePod(turn, oldest)
+  }
 }
 
 /** The budget shrank below what is held: idle pods go, oldest first; held ones are asked, oldest first (I4). */
 function shrink(turn: Turn): void {
   const { state, now } = turn
-  const { seats } = budgetInForce(state, now)
   // An expired fleet budget stops growth only: what is held above the guarantee leaves by its ordinary keep-alive.
-  if (state.fleet !== null && now >= state.fleet.expiresAt) return
-  const { byKind } = state.index
-  const leaving = byKind.deleting.size + byKind.draining.size
-  let over = state.index.held - seats - leaving
+  const expired = state.fleet !== null && now >= state.fleet.expiresAt
+  const seats = expired ? ownBudget(state) : budgetInForce(state, now).seats
+  const { byKind, held, heldLeaving } = state.index
+  let over = held - seats - heldLeaving - byKind.draining.size
   if (over <= 0) return
   for (const name of [...byKind.idle]) {
     if (over <= 0) return

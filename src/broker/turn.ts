@@ -1,5 +1,6 @@
 import type { Effect } from './effect.js'
 import type { DeadlineKind } from './index-of-state.js'
+import { effectBytes } from './size.js'
 import type { PoolState } from './state.js'
 
 /** One run of `step`: the state it owns, the time it was given, and what it decides on the way. */
@@ -21,8 +22,15 @@ export function issue(turn: Turn, draft: Draft<Effect>): string {
   const id = `e${turn.state.nextEffect++}`
   const effect = { ...draft, id, attempt: 1 } as Effect
   turn.state.effects.set(id, { ...effect, retryAt: 0 })
+  turn.state.index.effectBytes += effectBytes(effect)
   turn.effects.push(effect)
   return id
+}
+
+/** The effect is over: answered, or nobody needs it any more. */
+export function closeEffect(state: PoolState, effect: Effect): void {
+  state.effects.delete(effect.id)
+  state.index.effectBytes -= effectBytes(effect)
 }
 
 export function wakeAt(turn: Turn, at: number, kind: DeadlineKind, id: string): void {

@@ -2,8 +2,8 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { loopbackAddress, startDelayMs } from './launch.js'
+import { listed, marked, order, podName, readyAddress, sh, World } from './pods.fixture.js'
 import { Registry } from './registry.js'
-import { listed, marked, order, podName, readyAddress, sh, World } from './test-support.js'
 
 let world: World
 

@@ -1,4 +1,5 @@
 import { existsSync } from 'node:fs'
+import { resolve } from 'node:path'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import type { Backend, ObservedPod, PodOrder } from '../contract/index.js'
@@ -59,7 +60,8 @@ class ProcessBackend implements LocalBackend {
       throw new Error('brokerPublicKey is not the base64 of 32 bytes: give the raw Ed25519 public key')
     }
     this.#brokerKey = options.brokerPublicKey
-    this.#runnerMain = options.runnerMain ?? packagedRunner()
+    // The runner starts in the pod's folder, where a relative path would mean another file.
+    this.#runnerMain = resolve(options.runnerMain ?? packagedRunner())
     this.#log = options.log ?? (() => {})
     this.#registry = new Registry(options.dir)
     const scanner = new ProcessScanner(this.#registry.podsDir)

@@ -1,20 +1,11 @@
 import { execFileSync, spawnSync } from 'node:child_process'
-import {
-  chmodSync,
-  chownSync,
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  readFileSync,
-  writeFileSync,
-} from 'node:fs'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { chmodSync, existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { join, relative } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import type { ObservedPod } from '../contract/index.js'
+import { listed, marked, order, podName, readyAddress, sh, World, waitUntil } from './pods.fixture.js'
 import { identify, isAlive } from './process.js'
-import { listed, marked, order, podName, readyAddress, sh, World, waitUntil } from './test-support.js'
 
 let world: World
 
@@ -127,7 +118,7 @@ describe('remove', () => {
   })
 
   test('deletes read-only folders and paths of any length, also without being root', async () => {
-    const folder = mkdtempSync(join(tmpdir(), 'firepool-delete-'))
+    const folder = join(world.dir, '..', 'delete')
     const tree = join(folder, 'pod')
     mkdirSync(join(tree, 'closed', 'inner'), { recursive: true })
     writeFileSync(join(tree, 'closed', 'inner', 'file'), 'x')
@@ -135,7 +126,8 @@ describe('remove', () => {
       'for (let n = 0; n < 30; n++) { fs.mkdirSync("d".repeat(200)); process.chdir("d".repeat(200)) }'
     execFileSync(process.execPath, ['-e', deep], { cwd: tree })
     const module = join(world.compiled(), 'local', 'ending.js')
-    execFileSync('chmod', ['-R', 'a+rX', join(module, '..', '..', '..')])
+    execFileSync('chmod', ['a+rx', join(world.dir, '..')])
+    execFileSync('chmod', ['-R', 'a+rX', world.compiled()])
     const asNobody = process.getuid?.() === 0 ? { uid: 65_534, gid: 65_534 } : {}
     if (asNobody.uid) execFileSync('chown', ['-R', '65534:65534', folder])
     chmodSync(join(tree, 'closed', 'inner'), 0o555)
@@ -144,8 +136,6 @@ describe('remove', () => {
     const done = spawnSync(process.execPath, ['-e', code], { ...asNobody, encoding: 'utf8' })
     expect(done.stderr).toBe('')
     expect(existsSync(tree)).toBe(false)
-    if (asNobody.uid) chownSync(folder, 0, 0)
-    execFileSync('rm', ['-rf', folder])
   })
 })
 
@@ -177,8 +167,10 @@ describe('a pod fails', () => {
   })
 
   test('with the exit code, when its program ends before it is ready', async () => {
-    const broken = join(world.dir, '..', 'broken.mjs')
-    writeFileSync(broken, 'console.error("no such module"); process.exit(7)')
+    const program = join(world.dir, '..', 'broken.mjs')
+    // The path may be relative to the worker's folder; the runner starts in another one.
+    const broken = relative(process.cwd(), program)
+    writeFileSync(program, 'console.error("no such module"); process.exit(7)')
     const backend = world.open(broken)
     const pod = podName()
     await backend.create([order(pod)])

@@ -115,10 +115,20 @@ export class Observer {
         return { ...base, phase: 'gone' }
       case 'failed':
         return { ...base, phase: 'failed', reason: finding.end.reason, message: finding.end.message }
-      case 'failing': {
-        const end = await this.#settle(entry, finding.why)
-        return { ...base, phase: 'failed', reason: end.reason, message: end.message }
-      }
+      case 'failing':
+        return { ...base, ...(await this.#settled(entry, finding.why)) }
+    }
+  }
+
+  async #settled(entry: PodEntry, why: Failure): Promise<Omit<ObservedPod, 'pod' | 'generation'>> {
+    try {
+      const end = await this.#settle(entry, why)
+      return { phase: 'failed', reason: end.reason, message: end.message }
+    } catch (error) {
+      // A process of it is stuck in the kernel: until that ends the pod still holds something, so it is not
+      // `failed`, and one such pod must not hide the others from list(). The next look tries again.
+      this.#log(`pod ${entry.order.pod}: ${(error as Error).message}`)
+      return { phase: 'starting' }
     }
   }
 

@@ -4,9 +4,12 @@ import { fileURLToPath } from 'node:url'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import type { JobOutcome, JobSpec, ObservedPod, TokenClaims } from '../contract/index.js'
 import { createLocalBackend, type LocalBackend } from './index.js'
-import { listed, marked, order, podName, World, waitUntil } from './test-support.js'
+import { listed, marked, order, podName, World, waitUntil } from './pods.fixture.js'
 
 const RUNNER = fileURLToPath(new URL('../../dist/runner/main.js', import.meta.url))
+
+/** Leaves its parents, its session, and every variable that names the pod's folder. */
+const LEAVE = 'setsid env HOME=/ PWD=/ OLDPWD=/ TMPDIR=/ sleep 600 >/dev/null 2>&1 &'
 
 let world: World
 let backend: LocalBackend
@@ -66,29 +69,29 @@ describe.skipIf(!existsSync(RUNNER))('with the real runner', () => {
     await backend.create([order(pod)])
     const seen = await listed(backend, pod, 'ready')
     await bind(seen)
-    // An escapee that also hides the folder: only the incarnation still tells whose it is.
-    const escape = 'setsid env HOME=/ PWD=/ TMPDIR=/ sleep 600 >/dev/null 2>&1 &'
-    const outcome = await job(seen, 'j/1', `(${escape}) ; chmod 000 . ; echo done`)
+    const outcome = await job(seen, 'j/1', `(${LEAVE}) ; chmod 000 . ; echo done`)
     expect(outcome).toMatchObject({ kind: 'result', result: { exitCode: 0, stdout: 'done\n' } })
     expect(await waitUntil('the escapee runs', () => marked(pod).length > 1)).toBe(true)
     await backend.remove([pod])
     expect(world.leftovers(pod)).toEqual([])
   })
 
-  test('a killed runner takes its running job with it', async () => {
+  test('a killed runner takes with it what it ran, and what had hidden from it', async () => {
     const pod = podName()
     await backend.create([order(pod)])
     const seen = await listed(backend, pod, 'ready')
     await bind(seen)
-    const lost = job(seen, 'j/1', 'sleep 600').then(
+    const [runnerPid] = marked(pod) as [number]
+    const lost = job(seen, 'j/1', `(${LEAVE}) ; sleep 600`).then(
       () => 'answered',
       () => 'lost',
     )
-    const [runner] = await waitUntil('the job runs', () => {
-      const pids = marked(pod).sort((a, b) => a - b)
-      return pids.length > 1 ? pids : undefined
+    await waitUntil('the job runs', () => {
+      const pids = marked(pod)
+      // The runner, the job's shell, its sleep and the escapee.
+      return pids.length > 3 ? pids : undefined
     })
-    process.kill(runner as number, 'SIGKILL')
+    process.kill(runnerPid, 'SIGKILL')
     expect((await listed(backend, pod, 'failed')).message).toContain('SIGKILL')
     expect(marked(pod)).toEqual([])
     expect(await lost).toBe('lost')

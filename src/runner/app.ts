@@ -74,6 +74,8 @@ export class RunnerApp {
   readonly #attached = new Map<string, Set<ServerResponse>>()
   #process: JobProcess | null = null
   #files = 0
+  /** the newest epoch that onBound has saved */
+  #savedEpoch = 0
 
   constructor(options: RunnerOptions) {
     this.#options = options
@@ -246,15 +248,16 @@ export class RunnerApp {
 
   #postBind({ res }: Call, body: unknown): void {
     const request = bindRequest(body)
-    const epochBefore = this.fence.epoch
     const decision = this.fence.bind(request, performance.now())
     this.#answerEnded(decision.ended)
     if ('problem' in decision) {
       replyProblem(res, decision.problem)
       return
     }
-    if (request.epoch > epochBefore) {
+    if (request.epoch > this.#savedEpoch) {
+      // A throw here fails the call, and the broker's next try comes here again.
       this.#options.onBound?.(request.epoch, request.ownerHash)
+      this.#savedEpoch = request.epoch
       void dropOutputFiles(this.#options.place.folders, request.epoch)
     }
     reply(res, 200, decision.reply)

@@ -35,7 +35,7 @@ const agent = new http.Agent({
 
 /** The runner could not be reached, or the connection broke before an answer came. */
 export class RunnerUnreachable extends Error {
-  /** certainly nothing was accepted there: nobody listens at the address */
+  /** nobody listens at the address, so THIS call was certainly not accepted (an earlier one may have been) */
   readonly refused: boolean
   /** of the system, e.g. ECONNREFUSED, ECONNRESET, ETIMEDOUT */
   readonly code: string
@@ -137,10 +137,10 @@ async function call(
   body: string | Buffer | Readable | null,
   options: CallOptions,
 ): Promise<http.IncomingMessage> {
-  let attempt = await send(target, method, path, body, options)
+  let attempt = await send(target, method, path, body, options, false)
   const isRepeatable = body === null || typeof body === 'string' || Buffer.isBuffer(body)
   if (attempt instanceof StaleConnection && isRepeatable)
-    attempt = await send(target, method, path, body, options)
+    attempt = await send(target, method, path, body, options, true)
   if (attempt instanceof StaleConnection) throw new RunnerUnreachable(target.url.origin, attempt.code, false)
   const status = attempt.statusCode ?? 0
   if (status === 200) return attempt
@@ -168,7 +168,7 @@ async function exchange(
   }
 }
 
-/** A kept connection that the other side had closed: no answer, and most likely nothing was read. */
+/** A kept connection that broke before an answer: closed since its last use, or the runner died with the request. */
 class StaleConnection {
   constructor(readonly code: string) {}
 }
@@ -179,6 +179,8 @@ function send(
   path: string,
   body: string | Buffer | Readable | null,
   options: CallOptions,
+  /** an attempt before this one may have been read: that nobody listens NOW does not say that it was not */
+  wasSentBefore: boolean,
 ): Promise<http.IncomingMessage | StaleConnection> {
   const { signal, timeoutMs } = options
   return new Promise((resolve, reject) => {
@@ -218,7 +220,7 @@ function send(
       const code = error.code ?? error.message
       if (request.reusedSocket && (code === 'ECONNRESET' || code === 'EPIPE'))
         return resolve(new StaleConnection(code))
-      reject(new RunnerUnreachable(target.url.origin, code, code === 'ECONNREFUSED'))
+      reject(new RunnerUnreachable(target.url.origin, code, code === 'ECONNREFUSED' && !wasSentBefore))
     })
     if (body !== null && typeof body !== 'string' && !Buffer.isBuffer(body)) {
       body.on('error', (error) => request.destroy(error))

@@ -28,8 +28,9 @@ function boundFence(limits: Partial<FenceLimits> = {}): Fence {
 function post(
   fence: Fence,
   jobId: string,
-  { epoch = 1, token = epoch, digest = DIGEST, nowMs = 0 } = {},
+  given: { epoch?: number; token?: number; digest?: string; nowMs?: number } = {},
 ): string {
+  const { epoch = 1, token = given.epoch ?? 1, digest = DIGEST, nowMs = 0 } = given
   const decision = fence.post(request(jobId, epoch, digest), token, nowMs)
   expect(fence.invariants()).toEqual([])
   return decision.kind === 'refuse' ? decision.problem.code : decision.kind

@@ -11,6 +11,7 @@ import {
   problem,
   TIMEOUT,
 } from '../contract/index.js'
+import { busyProblem, cancelledProblem, digestProblem, earlierProblem, goneProblem } from './refusal.js'
 import { StartedIds } from './started-ids.js'
 
 /**
@@ -413,6 +414,7 @@ export class Fence {
   /** Broken invariants, as sentences; none in a correct program. */
   invariants(): string[] {
     const broken = this.#startedTwice.map((jobId) => `I11: job ${jobId} started twice`)
+    let waiting = 0
     let running = 0
     let finished = 0
     let bytes = 0
@@ -422,6 +424,7 @@ export class Fence {
       if (job.kind !== 'waiting' && !started) broken.push(`I11: job ${job.jobId} ran but is not remembered`)
       if (job.kind === 'waiting' && job.epoch !== this.#epoch)
         broken.push(`I1: job ${job.jobId} waits under epoch ${job.epoch}, the pod is bound to ${this.#epoch}`)
+      if (job.kind === 'waiting') waiting++
       if (job.kind === 'running') running++
       if (job.kind === 'finished') {
         finished++
@@ -432,6 +435,8 @@ export class Fence {
     if (finished !== this.#finishedCount || bytes !== this.#finishedBytes)
       broken.push('the count of held results is wrong')
     if (finished > this.#limits.results) broken.push(`${finished} results are held`)
+    if (waiting !== this.#queue.length)
+      broken.push(`${waiting} jobs wait, the queue has ${this.#queue.length}`)
     if (this.#queue.length > this.#limits.queue) broken.push(`${this.#queue.length} jobs wait`)
     if (this.#queue.length > 0 && this.#running === null) broken.push('jobs wait although nothing runs')
     if (new Set(this.#queue).size !== this.#queue.length) broken.push('a job waits twice')
@@ -519,41 +524,4 @@ function dropOldest(all: Map<string, unknown> | Set<string>): void {
     all.delete(oldest)
     return
   }
-}
-
-function digestProblem(job: Accepted, digest: string): Problem | undefined {
-  if (job.digest === digest) return undefined
-  return problem(
-    'InvalidRequest',
-    `Job id ${job.jobId} is already taken by another job (their specs differ). Give each job its own id; a workflow must number its jobs the same way when it is replayed.`,
-    { reason: 'DigestMismatch' },
-  )
-}
-
-function goneProblem(jobId: string): Problem {
-  return problem(
-    'PodLost',
-    `Job ${jobId} ran on this pod, but its result is gone: it was acknowledged, or not fetched in time. It is not run twice; send it under a new id if it may run again.`,
-    { reason: 'ResultGone' },
-  )
-}
-
-function earlierProblem(jobId: string | null): Problem {
-  return problem(
-    'PodLost',
-    `The runner of this pod has restarted${jobId === null ? '' : `: job ${jobId} may have run before, and its result is lost`}. Acquire again; run the job again only if it may run twice.`,
-    { reason: 'Restarted' },
-  )
-}
-
-function cancelledProblem(jobId: string): Problem {
-  return problem('Cancelled', `Job ${jobId} was cancelled before it started.`)
-}
-
-function busyProblem(waiting: number): Problem {
-  return problem(
-    'PodBusy',
-    `The pod runs one job at a time and ${waiting} wait already. Wait for some of them, or use more slots.`,
-    { waiting },
-  )
 }

@@ -91,11 +91,16 @@ function statOf(pid: number): { parent: number; startTicks: string } | undefined
 
 /** Sends a signal; a target (pid, or -pgid for a group) that is gone is success. */
 export function sendSignal(target: number, signal: NodeJS.Signals): void {
+  // After every job its group is gone already, as a rule: a stack trace for that is a measurable part of a warm job.
+  const { stackTraceLimit } = Error
+  Error.stackTraceLimit = 0
   try {
     process.kill(target, signal)
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException
     if (code !== 'ESRCH' && code !== 'EPERM') throw error
+  } finally {
+    Error.stackTraceLimit = stackTraceLimit
   }
 }
 

@@ -415,19 +415,22 @@ function problemOf(error: unknown): Problem {
   })
 }
 
-/** The outcome, cut to what a payload can carry: what is collected and what is missing give way. */
+/** The outcome, cut to what a payload can carry: first the list of what is missing gives way, then what is collected. */
 function fitted(outcome: { kind: 'result'; result: JobResult }): JobOutcome {
   const { result } = outcome
-  while (Buffer.byteLength(JSON.stringify(outcome)) > RESULT_JSON_BYTES_MAX) {
-    const dropped = result.files.pop()
-    if (dropped !== undefined) {
-      result.missing.push({ path: dropped.path, reason: 'the result was full. Fetch it by GET /files.' })
-      continue
-    }
-    const left = result.missing.length >> 1
-    if (left === 0) break
-    const reason = `the result was full: ${result.missing.length - left} paths or more are not listed`
-    result.missing = [...result.missing.slice(0, left - 1), { path: '', reason }]
+  const isTooLarge = () => Buffer.byteLength(JSON.stringify(outcome)) > RESULT_JSON_BYTES_MAX
+  const missingCount = result.missing.length
+  while (isTooLarge() && result.missing.length > 1) {
+    const left = result.missing.slice(0, (result.missing.length >> 1) - 1)
+    const reason = `the result is full: ${missingCount - left.length} missing paths are not listed`
+    result.missing = [...left, { path: '', reason }]
   }
+  let dropped = 0
+  while (isTooLarge() && result.files.pop() !== undefined) dropped++
+  if (dropped > 0)
+    result.missing.push({
+      path: '',
+      reason: `the result is full: the last ${dropped} collected files are left out. Fetch them by GET /files.`,
+    })
   return outcome
 }

@@ -22,6 +22,7 @@ const HOST = '127.0.0.1'
 const START_LIMIT_MS = 120_000
 const STOP_GRACE_MS = 10_000
 const POLL_MS = 50
+const CONNECT_LIMIT_MS = 2_000
 /** Another process may take a port between our choice and the server's bind. */
 const PORT_CONFLICT_RETRIES = 5
 const LOG_TAIL_BYTES = 4096
@@ -135,7 +136,7 @@ async function startOnce(options: DevServerOptions, binary: ResolvedBinary): Pro
     child = spawn(binary.path, serverArguments(options, port, uiPort), {
       stdio: ['ignore', logFd, logFd],
       detached: true,
-      env: options.env ?? process.env,
+      env: serverEnvironment(options.env ?? process.env),
     })
   } finally {
     closeSync(logFd)
@@ -188,6 +189,11 @@ function serverArguments(options: DevServerOptions, port: number, uiPort: number
   ]
 }
 
+/** The CLI also reads client settings from TEMPORAL_*, and none of them is meant for this server. */
+function serverEnvironment(env: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
+  return Object.fromEntries(Object.entries(env).filter(([name]) => !name.startsWith('TEMPORAL_')))
+}
+
 /** Waits for a real answer of the gRPC service about the namespace. */
 async function untilServing(
   address: string,
@@ -197,30 +203,31 @@ async function untilServing(
   signal: AbortSignal | undefined,
 ): Promise<void> {
   const startedMs = performance.now()
-  let ended: string | undefined
-  exited.then((how) => {
-    ended = how
-  })
-  let connection: Connection | undefined
+  const ended = exited.then((how) => ({ how }))
   let lastFailure: unknown
+  while (performance.now() - startedMs < START_LIMIT_MS) {
+    signal?.throwIfAborted()
+    // The end is looked at after the answer too: that may be another server's, on a port that ours failed to take.
+    const asked = await Promise.race([askHealth(address, namespace), ended])
+    const outcome = await Promise.race([ended, sleep(asked === SERVING ? 0 : POLL_MS)])
+    if (outcome !== undefined) throw await startFailure(`ended early (${outcome.how})`, log)
+    if (asked === SERVING) return
+    lastFailure = asked
+  }
+  const seconds = START_LIMIT_MS / 1000
+  throw await startFailure(`did not serve within ${seconds} s (${String(lastFailure)})`, log)
+}
+
+/** The health status, or the failure to get one. */
+async function askHealth(address: string, namespace: string): Promise<unknown> {
+  let connection: Connection | undefined
   try {
-    while (performance.now() - startedMs < START_LIMIT_MS) {
-      signal?.throwIfAborted()
-      if (ended !== undefined) throw await startFailure(`ended early (${ended})`, log)
-      try {
-        connection ??= await Connection.connect({ address, connectTimeout: '2s' })
-        const health = await connection.healthService.check({ service: SERVICE })
-        await connection.workflowService.describeNamespace({ namespace })
-        // Asked last: an answer may be that of another server on a port that ours failed to take.
-        await sleep(0)
-        if (health.status === SERVING && ended === undefined) return
-      } catch (error) {
-        lastFailure = error
-      }
-      await sleep(POLL_MS)
-    }
-    const seconds = START_LIMIT_MS / 1000
-    throw await startFailure(`did not serve within ${seconds} s (${String(lastFailure)})`, log)
+    connection = await Connection.connect({ address, connectTimeout: CONNECT_LIMIT_MS })
+    const { status } = await connection.healthService.check({ service: SERVICE })
+    await connection.workflowService.describeNamespace({ namespace })
+    return status
+  } catch (error) {
+    return error
   } finally {
     await connection?.close()
   }

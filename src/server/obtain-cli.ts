@@ -1,11 +1,8 @@
-import { execFile, spawn } from 'node:child_process'
+import { spawn } from 'node:child_process'
 import { chmod, mkdir, mkdtemp, readdir, rename, rm, stat } from 'node:fs/promises'
 import { dirname, join, resolve } from 'node:path'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
-import { promisify } from 'node:util'
-
-const run = promisify(execFile)
 
 /**
  * The newest version that `go install` can build: v1.6 and later have a local `replace` in their go.mod.
@@ -21,6 +18,8 @@ const DOWNLOAD_LIMIT_MS = 90_000
 /** Measured: 4 minutes on two idle cores. The limit is for a build that hangs. */
 const BUILD_LIMIT_MS = 45 * 60_000
 const FOLDER_PREFIX = '.obtain-'
+/** Enough of an error output for its last lines. */
+const STDERR_CHARS = 16_384
 
 export interface ObtainOptions {
   env: NodeJS.ProcessEnv
@@ -103,22 +102,55 @@ async function fetchArchive(info: DownloadInfo, folder: string, signal: AbortSig
  */
 export async function buildCli(options: ObtainOptions): Promise<string> {
   return install(options, async (folder) => {
+    // What a build leaves behind when it is ended goes with the folder.
+    const env = { ...options.env, GOBIN: folder, GOTMPDIR: folder, CGO_ENABLED: '0' }
     try {
-      await run('go', ['install', `${GO_PACKAGE}@${CLI_VERSION}`], {
-        env: { ...options.env, GOBIN: folder, CGO_ENABLED: '0' },
-        // Outside of any module, so that a go.mod or go.work above the caller's folder has no say.
-        cwd: folder,
-        timeout: BUILD_LIMIT_MS,
-        maxBuffer: 64 * 1024 * 1024,
-        ...(options.signal === undefined ? {} : { signal: options.signal }),
-      })
+      await goInstall(env, folder, options.signal)
     } catch (error) {
-      const { code, stderr } = error as Error & { code?: unknown; stderr?: string }
-      if (code === 'ENOENT') throw new Error('`go` is not on PATH')
-      throw new Error(stderr?.trim().split('\n').slice(-3).join(' | ') || causeOf(error))
+      if ((error as NodeJS.ErrnoException).code === 'ENOENT') throw new Error('`go` is not on PATH')
+      throw error
     }
     return join(folder, 'temporal')
   })
+}
+
+/**
+ * Runs to the end, also under an abort: `go` and its compilers are interrupted as by a Ctrl-C and are gone afterwards.
+ * @throws Error with the last lines of what went wrong
+ */
+async function goInstall(env: NodeJS.ProcessEnv, folder: string, signal?: AbortSignal): Promise<void> {
+  signal?.throwIfAborted()
+  const go = spawn('go', ['install', `${GO_PACKAGE}@${CLI_VERSION}`], {
+    env,
+    // Outside of any module, so that a go.mod or go.work above the caller's folder has no say.
+    cwd: folder,
+    stdio: ['ignore', 'ignore', 'pipe'],
+    // A group of its own: a signal to `go` alone would leave its compilers running.
+    detached: true,
+  })
+  let stderr = ''
+  go.stderr.setEncoding('utf8').on('data', (text: string) => {
+    stderr = (stderr + text).slice(-STDERR_CHARS)
+  })
+  const interrupt = () => {
+    try {
+      if (go.pid !== undefined) process.kill(-go.pid, 'SIGINT')
+    } catch {
+      // It has ended in the meantime.
+    }
+  }
+  const limit = setTimeout(interrupt, BUILD_LIMIT_MS)
+  signal?.addEventListener('abort', interrupt)
+  try {
+    const code = await new Promise<number | null>((done, fail) => {
+      go.once('error', fail)
+      go.once('close', done)
+    })
+    if (code !== 0) throw new Error(stderr.trim().split('\n').slice(-3).join(' | ') || `exit code ${code}`)
+  } finally {
+    clearTimeout(limit)
+    signal?.removeEventListener('abort', interrupt)
+  }
 }
 
 /** Lets `produce` make the binary in a folder of its own beside the target, checks it, moves it into place. */

@@ -24,8 +24,8 @@ import {
   ServerNotFoundError,
 } from './resolve.js'
 
-/** Nothing listens on port 1, so this download fails at once. */
-const UNREACHABLE = 'http://127.0.0.1:1/cli'
+/** Nothing listens on port 2, so this download fails at once. */
+const UNREACHABLE = 'http://127.0.0.1:2/cli'
 
 interface World {
   root: string

@@ -109,16 +109,17 @@ export async function resolveServer(options: ResolveOptions = {}): Promise<Resol
 export async function resolveBinary(options: ResolveOptions = {}): Promise<ResolvedBinary> {
   const env = options.env ?? process.env
   const sources = options.sources ?? BINARY_SOURCES
-  const attempts: Attempt[] = [{ source: 'address', tried: 'TEMPORAL_ADDRESS', failure: 'not set' }]
+  const failure = env.TEMPORAL_ADDRESS ? 'set, but here a server of our own is wanted' : 'not set'
+  const attempts: Attempt[] = [{ source: 'address', tried: 'TEMPORAL_ADDRESS', failure }]
   for (const source of ['path', 'cache', 'go-bin'] as const) {
     if (!sources.includes(source)) continue
     const found = await tryExisting(source, env, attempts)
     if (found !== undefined) return found
   }
-  if (!sources.includes('download') && !sources.includes('go-install'))
+  if (!sources.includes('download') && !sources.includes('go-install')) {
     throw new ServerNotFoundError(attempts)
+  }
 
-  const report = (message: string) => options.onProgress?.({ message, elapsedSeconds: 0 })
   const waiting = every(PROGRESS_EVERY_MS, (elapsedSeconds) =>
     options.onProgress?.({
       message: 'waiting for another process that obtains the Temporal CLI',
@@ -130,7 +131,7 @@ export async function resolveBinary(options: ResolveOptions = {}): Promise<Resol
     async () => {
       // Whoever waited finds what the other process put there.
       const cached = sources.includes('cache') ? await tryExisting('cache', env, []) : undefined
-      return cached ?? (await obtain(options, env, sources, attempts, report))
+      return cached ?? (await obtain(options, env, attempts))
     },
     { onWait: waiting, ...(options.signal === undefined ? {} : { signal: options.signal }) },
   )
@@ -144,38 +145,47 @@ export function cachedCliPath(env: NodeJS.ProcessEnv = process.env): string {
 async function obtain(
   options: ResolveOptions,
   env: NodeJS.ProcessEnv,
-  sources: readonly BinarySource[],
   attempts: Attempt[],
-  report: (message: string) => void,
 ): Promise<ResolvedBinary> {
   const target = cachedCliPath(env)
-  for (const source of ['download', 'go-install'] as const) {
-    if (!sources.includes(source)) continue
-    const tried =
-      source === 'download' ? "the SDKs' download service" : `go install ${GO_PACKAGE}@${CLI_VERSION}`
-    const message =
-      source === 'download'
-        ? `downloading the Temporal CLI ${CLI_VERSION}`
-        : `building the Temporal CLI ${CLI_VERSION} with go install (a few minutes, once)`
-    report(message)
-    const startedMs = performance.now()
-    const timer = setInterval(
-      () =>
-        options.onProgress?.({ message, elapsedSeconds: Math.floor((performance.now() - startedMs) / 1000) }),
-      PROGRESS_EVERY_MS,
-    )
+  const ways = [
+    {
+      source: 'download',
+      tried: "the SDKs' download service",
+      message: `downloading the Temporal CLI ${CLI_VERSION}`,
+      get: downloadCli,
+    },
+    {
+      source: 'go-install',
+      tried: `go install ${GO_PACKAGE}@${CLI_VERSION}`,
+      message: `building the Temporal CLI ${CLI_VERSION} with go install (a few minutes, once)`,
+      get: buildCli,
+    },
+  ] as const
+  for (const { source, tried, message, get } of ways) {
+    if (!(options.sources ?? BINARY_SOURCES).includes(source)) continue
+    const stopReporting = reportRegularly(message, options.onProgress)
     try {
-      const obtainOptions = { env, target, check: cliVersion, ...pickObtainOptions(options) }
-      const version = await (source === 'download' ? downloadCli(obtainOptions) : buildCli(obtainOptions))
+      const version = await get({ env, target, check: cliVersion, ...pickObtainOptions(options) })
       return binary(source, target, version)
     } catch (error) {
       options.signal?.throwIfAborted()
       attempts.push({ source, tried, failure: (error as Error).message })
     } finally {
-      clearInterval(timer)
+      stopReporting()
     }
   }
   throw new ServerNotFoundError(attempts)
+}
+
+/** Reports at once and then regularly, until the returned function is called. */
+function reportRegularly(message: string, onProgress: OnProgress | undefined): () => void {
+  const startedMs = performance.now()
+  const report = () =>
+    onProgress?.({ message, elapsedSeconds: Math.floor((performance.now() - startedMs) / 1000) })
+  report()
+  const timer = setInterval(report, PROGRESS_EVERY_MS)
+  return () => clearInterval(timer)
 }
 
 function pickObtainOptions(options: ResolveOptions) {

@@ -3,13 +3,14 @@ import { spawn } from 'node:child_process'
 /**
  * Reads its standard input. A line is the order to go; the end of the input without one means that our
  * process is gone, and then the group in $1 gets SIGTERM and, $2 tenths of a second later, SIGKILL.
+ * It says `kill -s TERM` because Debian's sh refuses `kill -TERM -- -1234`.
  */
 const SCRIPT = `
 read -r _ && exit 0
-kill -TERM -- "-$1" 2>/dev/null || exit 0
+kill -s TERM -- "-$1" 2>/dev/null || exit 0
 n=0
-while [ "$n" -lt "$2" ] && kill -0 -- "-$1" 2>/dev/null; do sleep 0.1; n=$((n+1)); done
-kill -KILL -- "-$1" 2>/dev/null
+while [ "$n" -lt "$2" ] && kill -s 0 -- "-$1" 2>/dev/null; do sleep 0.1; n=$((n+1)); done
+kill -s KILL -- "-$1" 2>/dev/null
 `
 
 export interface Watchdog {

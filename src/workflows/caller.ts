@@ -131,6 +131,21 @@ export class Sandbox {
     return result
   }
 
+  /**
+   * Takes the lease now, ahead of the first job, so that a pod starts while the caller still thinks.
+   * @throws as run does
+   */
+  async acquire(): Promise<void> {
+    if (this.released) throw failureOf(problem('InvalidRequest', 'this sandbox was released; open another'))
+    const before = this.queue
+    const acquired = (async () => {
+      await before
+      if (!this.held) await this.takeLease()
+    })()
+    this.queue = acquired.catch(() => undefined)
+    await acquired
+  }
+
   /** Gives the pod back; it stays warm for this caller during its keep-alive. The sandbox may not be used afterwards. */
   async release(): Promise<void> {
     if (this.released) return
@@ -149,16 +164,20 @@ export class Sandbox {
     const jobMs = checkJobEnvelope(job)
     if (jobMs.problem) throw failureOf(jobMs.problem)
     let last: Problem | null = null
+    let reruns = 0
     for (let acquires = 0; acquires < MAX_ACQUIRES_PER_JOB; acquires++) {
-      const held = this.held ?? (await this.acquire())
+      const held = this.held ?? (await this.takeLease())
       try {
-        return await runOnPod({ v: 1, grant: held.grant, jobId, job }, jobMs.value)
+        // A job that is started again is another job: the pod that lost the first may be the one we get.
+        const id = reruns === 0 ? jobId : `${jobId}.${reruns}`
+        return await runOnPod({ v: 1, grant: held.grant, jobId: id, job }, jobMs.value)
       } catch (error) {
         last = problemOf(error)
         if (last === null) throw error
         const again = last.code === 'LeaseRevoked' || (last.code === 'PodLost' && this.onPodLost === 'rerun')
         if (last.code === 'LeaseRevoked' || last.code === 'PodLost') this.drop(held)
         if (!again) throw failureOf(last)
+        if (last.code === 'PodLost') reruns++
       }
     }
     throw failureOf(last!)
@@ -170,7 +189,7 @@ export class Sandbox {
     held.scope.cancel()
   }
 
-  private async acquire(): Promise<HeldLease> {
+  private async takeLease(): Promise<HeldLease> {
     if (CancellationScope.current().consideredCancelled) await CancellationScope.current().cancelRequested
     const leaseId = uuid4()
     const { workflowId, runId, firstExecutionRunId } = workflowInfo()

@@ -14,6 +14,8 @@ export function poolPage(state: PoolState, now: number): string {
     podTable(state, status, now),
     queueTable(state, status, now),
     tail(status),
+    // The UI cuts off the last line of current details (seen in 2.42).
+    '&nbsp;',
   ]
     .filter((part) => part !== '')
     .join('\n\n')

@@ -38,7 +38,8 @@ export async function runJob(input: RunJobInput): Promise<JobResult> {
     firstExecutionRunId: info.firstExecutionRunId,
     runId: info.runId,
   }
-  const jobId = `${uuid4()}/1`
+  const jobId = uuid4()
+  let starts = 1
   const inbox: { grant: Grant | null; end: LeaseEnd | null; leaseId: string } = {
     grant: null,
     end: null,
@@ -76,13 +77,18 @@ export async function runJob(input: RunJobInput): Promise<JobResult> {
       setCurrentDetails(
         `One job on pod \`${grant.pod}\` of pool **${pool}**: **${grant.hit}**, after ${grant.waitedMs} ms in the pool.`,
       )
-      return await runOnPod({ v: 1, grant, jobId, job: input.job, releaseAfter: true }, jobMs)
+      return await runOnPod(
+        { v: 1, grant, jobId: `${jobId}/${starts}`, job: input.job, releaseAfter: true },
+        jobMs,
+      )
     } catch (error) {
       await CancellationScope.nonCancellable(() => releaseLease(pool, leaseId))
       if (isCancellation(error)) throw error
       last = problemOf(error)
       const again = last?.code === 'LeaseRevoked' || (last?.code === 'PodLost' && rerun)
       if (!again) throw last ? failureOf(last) : error
+      // A job that is started again is another job: the pod that lost the first may be the one we get.
+      if (last?.code === 'PodLost') starts++
     }
   }
   throw failureOf(last!)

@@ -1,6 +1,7 @@
 /** Caller workflows of the tests: what a user would write, each showing one way to hold, lose or leave a lease. */
 
 import {
+  ApplicationFailure,
   CancellationScope,
   condition,
   continueAsNew,
@@ -82,7 +83,7 @@ export async function holder(
       }
       continue
     }
-    if (end === 'fail') throw new Error('told to fail')
+    if (end === 'fail') throw ApplicationFailure.nonRetryable('told to fail')
     if (end === 'continue') await continueAsNew<typeof holder>({ ...input, runs: runs + 1 })
     return ran
   }
@@ -106,4 +107,16 @@ export async function cancelOne(input: {
     cancelled = isCancellation(error)
   }
   return { cancelled, after: await sandbox.run(input.after) }
+}
+
+/** Gives a sandbox a job that Temporal would refuse as a payload. */
+export async function largeJob(input: { pool: string; bytes: number }): Promise<string> {
+  const sandbox = openPool(input.pool)
+  try {
+    await sandbox.run({ command: 'true', stdin: 'x'.repeat(input.bytes) })
+  } catch (error) {
+    const problem = problemOf(error)
+    return problem ? `${problem.code}: ${problem.message}` : String(error)
+  }
+  return 'it ran'
 }

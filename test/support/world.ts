@@ -1,13 +1,17 @@
+import { type ChildProcess, fork } from 'node:child_process'
+import { readdirSync, readFileSync } from 'node:fs'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import type { Client, WorkflowHandle } from '@temporalio/client'
+import { Client, Connection, type WorkflowHandle } from '@temporalio/client'
 import { DefaultLogger, NativeConnection, Runtime, Worker } from '@temporalio/worker'
-import type { PoolInput, PoolSpec, PoolStatus } from '../../dist/contract/index.js'
+import type { PoolInput, PoolStatus } from '../../dist/contract/index.js'
 import { checkPoolSpec, poolWorkflowId, QUERY, QUEUE, UPDATE, WORKFLOW } from '../../dist/contract/index.js'
+import { createLocalBackend, type LocalBackend } from '../../dist/local/index.js'
 import { type DevServer, startDevServer } from '../../dist/server/dev-server.js'
-import { type FirepoolWorker, startFirepoolWorker } from '../../dist/worker.js'
+import { loadKeys } from '../../dist/token/token.js'
+import { startFirepoolWorker } from '../../dist/worker.js'
 
 export const CALLER_QUEUE = 'callers'
 
@@ -16,15 +20,16 @@ Runtime.install({ logger: new DefaultLogger('ERROR') })
 
 export interface World {
   server: DevServer
-  firepool: FirepoolWorker
+  /** address for a worker, a client and tools of their own */
+  address: string
   client: Client
+  backend: LocalBackend
+  /** SIGKILLs Firepool's worker process (only with workerProcess) */
+  killWorker(): Promise<void>
+  startWorker(): Promise<void>
   dir: string
   /** Creates a pool and waits until its standbys are ready. */
-  pool(
-    name: string,
-    spec?: Partial<PoolSpec> & Record<string, unknown>,
-    input?: Partial<PoolInput>,
-  ): Promise<PoolHandle>
+  pool(name: string, spec?: Record<string, unknown>, input?: Partial<PoolInput>): Promise<PoolHandle>
   start<T>(
     workflow: string,
     args: unknown[],
@@ -57,9 +62,26 @@ export async function waitUntil<T>(
   }
 }
 
+/** Processes whose environment contains the text. */
+export function processWith(text: string): number[] {
+  const found: number[] = []
+  for (const pid of readdirSync('/proc')) {
+    if (!/^\d+$/.test(pid)) continue
+    try {
+      if (readFileSync(`/proc/${pid}/environ`, 'latin1').includes(text)) found.push(Number(pid))
+    } catch {
+      // It ended while we looked.
+    }
+  }
+  return found
+}
+
 export interface WorldOptions {
+  /** run Firepool's worker in a process of its own, which a test may kill */
+  workerProcess?: boolean
   uiPort?: number
-  dbFile?: string
+  /** the server keeps its state in temporal.db of the world's folder */
+  serverFile?: boolean
   /** file of the callers' workflows; default test/support/callers.ts */
   workflows?: string
   server?: DevServer
@@ -73,32 +95,35 @@ export async function makeWorld(options: WorldOptions = {}): Promise<World> {
     (await startDevServer({
       logFile: join(dir, 'server.log'),
       ...(options.uiPort !== undefined ? { uiPort: options.uiPort } : {}),
-      ...(options.dbFile !== undefined ? { dbFile: options.dbFile } : {}),
+      ...(options.serverFile ? { dbFile: join(dir, 'temporal.db') } : {}),
       onProgress: (progress) => process.stderr.write(`${JSON.stringify(progress)}\n`),
     }))
-  const firepool = await startFirepoolWorker({
-    address: server.address,
-    namespace: server.namespace,
-    dir: join(dir, 'firepool'),
-  })
+  const firepoolDir = join(dir, 'firepool')
+  const firepool = options.workerProcess
+    ? await workerProcess(server.address, server.namespace, firepoolDir)
+    : await startFirepoolWorker({ address: server.address, namespace: server.namespace, dir: firepoolDir })
   const connection = await NativeConnection.connect({ address: server.address })
   const worker = await Worker.create({
     connection,
     namespace: server.namespace,
     taskQueue: CALLER_QUEUE,
     workflowsPath: options.workflows ?? fileURLToPath(new URL('./callers.ts', import.meta.url)),
-    bundlerOptions: {
-      logger: { trace() {}, debug() {}, info() {}, log() {}, warn: console.error, error: console.error },
-    },
   })
   const running = worker.run()
-  const { client } = firepool
+  const { client, backend } = firepool
 
-  return {
+  const world: World = {
     server,
-    firepool,
+    address: server.address,
     client,
+    backend,
     dir,
+    async killWorker() {
+      if ('kill' in firepool) await firepool.kill()
+    },
+    async startWorker() {
+      if ('startAgain' in firepool) await firepool.startAgain()
+    },
     async pool(name, given = {}, input = {}) {
       const checked = checkPoolSpec({ v: 1, name, budget: 4, standby: 1, ...given })
       if (checked.problem) throw new Error(checked.problem.message)
@@ -143,10 +168,48 @@ export async function makeWorld(options: WorldOptions = {}): Promise<World> {
           .executeUpdate(UPDATE.delete, { args: [{ v: 1, force: true }] })
           .catch(() => undefined)
       }
-      await firepool.backend.stopAll()
+      await backend.stopAll()
       await firepool.shutdown()
-      if (!options.server) await server.stop()
+      if (!options.server) await world.server.stop()
       await rm(dir, { recursive: true, force: true })
+    },
+  }
+  return world
+}
+
+/** Firepool's worker in a child process, with a client and a view of its pods from here. */
+async function workerProcess(address: string, namespace: string, dir: string) {
+  const connection = await Connection.connect({ address })
+  const client = new Client({ connection, namespace })
+  const backend = createLocalBackend({ dir, brokerPublicKey: loadKeys(join(dir, 'keys')).publicKeyBase64 })
+  const start = () =>
+    new Promise<ChildProcess>((resolve, reject) => {
+      const child = fork(fileURLToPath(new URL('./worker-process.mjs', import.meta.url)), [
+        address,
+        namespace,
+        dir,
+      ])
+      child.once('message', () => resolve(child))
+      child.once('exit', (code) => reject(new Error(`the worker process ended with ${code}`)))
+    })
+  let child = await start()
+  const kill = async () => {
+    if (child.exitCode !== null || child.signalCode !== null) return
+    const gone = new Promise((resolve) => child.once('exit', resolve))
+    child.kill('SIGKILL')
+    await gone
+  }
+  return {
+    client,
+    backend,
+    kill,
+    async startAgain() {
+      child = await start()
+    },
+    async shutdown() {
+      await kill()
+      backend.close()
+      await connection.close()
     },
   }
 }

@@ -4,13 +4,20 @@ import { LIMIT } from '../../contract/limits.js'
 import type { Lease, PoolState } from '../state.js'
 import { budgetInForce } from './budget.js'
 
-/** A pod in a snapshot, and a tombstone: rounded up from what snapshot.ts writes. */
-const POD_BYTES = 260
+/** A tombstone in a snapshot, and everything that does not grow, but for the spec. */
 const TOMBSTONE_BYTES = 34
+const FIXED_BYTES = 4_000
 
-/** Bytes that a snapshot of this state takes, from above. O(1). */
+/** Bytes that a snapshot of this state takes beside its spec, from above (see size.ts). O(1). */
 export function stateBytes(state: PoolState): number {
-  return state.index.leaseBytes + state.pods.size * POD_BYTES + state.tombstones.size * TOMBSTONE_BYTES
+  const { leaseBytes, podBytes, effectBytes, earlyBytes } = state.index
+  const tombstones = state.tombstones.size * TOMBSTONE_BYTES
+  return FIXED_BYTES + leaseBytes + podBytes + effectBytes + earlyBytes + tombstones
+}
+
+/** A notice for somebody whom the pool does not know: not when a flood of them would overfill the state. */
+export function hasRoomForNotices(state: PoolState): boolean {
+  return stateBytes(state) <= (LIMIT.admissionBytes + LIMIT.stateBytes) / 2
 }
 
 /** Why this request is refused at the door, or null. `warm`: a pod of its own is idle, so it need not queue. */
@@ -36,7 +43,7 @@ export function refuseAtAdmission(
     )
   }
   if (warm) return null
-  const waiting = state.index.claims.size
+  const { waiting } = state.index
   if (waiting >= state.spec.queueLimit) {
     return problem(
       'QueueFull',
@@ -54,7 +61,7 @@ export function breakerRefusal(state: PoolState, now: number): Problem | null {
   const reason = last?.details?.reason ?? 'unknown'
   return problem(
     'PodStartFailed',
-    `pods of pool ${state.spec.name} do not start (${failures} failures in a row, the last: ${last?.message ?? 'unknown'}); mend the profile and apply it again`,
+    `pods of pool ${state.spec.name} do not start (${failures} failures in a row, the last: ${last?.message.slice(0, 300) ?? 'unknown'}); mend the profile and apply it again`,
     { reason, failures },
   )
 }

@@ -1,3 +1,4 @@
+import type { Owner } from '../effect.js'
 import { ownerKey, slotKey } from '../keys.js'
 import type { Lease, Pod, PoolState } from '../state.js'
 
@@ -24,6 +25,13 @@ export function leaseForIdle(state: PoolState, pod: Pod): Lease | null {
   if (sameSlot && claims.has(sameSlot)) return state.leases.get(sameSlot)!
   const oldest = first(claimsByOwner.get(ownerKey(pod.owner!)))
   return oldest === undefined ? null : state.leases.get(oldest)!
+}
+
+/** Whether one of the owner's pods is idle and not spoken for by an earlier request of the same turn. */
+export function hasWarmPod(state: PoolState, owner: Owner): boolean {
+  const key = ownerKey(owner)
+  const idle = state.index.idleByOwner.get(key)?.size ?? 0
+  return idle > (state.index.claimsByOwner.get(key)?.size ?? 0)
 }
 
 /** The standby that has been ready longest. */

@@ -1,5 +1,6 @@
 import { LIMIT } from '../../contract/limits.js'
 import type { PoolState } from '../state.js'
+import { hasRoomForNotices } from './admission.js'
 import { budgetInForce } from './budget.js'
 
 export interface Replenishment {
@@ -25,9 +26,16 @@ export function replenish(state: PoolState, now: number): Replenishment {
     return { create: 0, excess: byKind.standby.size, reason: `the pool is ${state.mode}` }
   }
   const headroom = Math.max(0, budgetInForce(state, now).seats - held)
-  const wanted = Math.min(claims.size, headroom) + standbyTarget(state)
+  // A lowered maxPods leaves room for fewer than the target.
+  const others = state.pods.size - have - byKind.deleting.size
+  const wanted = Math.min(
+    Math.min(claims.size, headroom) + standbyTarget(state),
+    Math.max(0, state.spec.maxPods - others),
+  )
   const excess = Math.min(byKind.standby.size, Math.max(0, have - wanted))
   if (state.mode === 'paused') return { create: 0, excess: 0, reason: 'the pool is paused' }
+  // A pod costs bytes as well, and its grant more.
+  if (!hasRoomForNotices(state)) return { create: 0, excess, reason: 'the state is full' }
   const room = Math.min(
     state.spec.maxPods - state.pods.size,
     startsAllowed(state, now) - byKind.starting.size,

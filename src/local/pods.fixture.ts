@@ -5,7 +5,6 @@ import {
   mkdtempSync,
   readdirSync,
   readFileSync,
-  rmSync,
   symlinkSync,
   writeFileSync,
 } from 'node:fs'
@@ -15,6 +14,7 @@ import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import type { ObservedPod, PodOrder, Profile } from '../contract/index.js'
+import { deleteFolder } from './ending.js'
 import { createLocalBackend, type LocalBackend } from './index.js'
 
 /** For tests only: folders, orders, a runner that stands in for the real one, and a look at the process table. */
@@ -165,7 +165,8 @@ export class World {
     for (const child of this.#children) child.kill('SIGKILL')
     await this.open().stopAll()
     for (const backend of this.#backends) backend.close()
-    rmSync(this.#root, { recursive: true, force: true })
+    // Tests that fail may leave folders that only deleteFolder gets rid of.
+    await deleteFolder(this.#root)
   }
 }
 

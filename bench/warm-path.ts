@@ -1,0 +1,281 @@
+import { fork } from 'node:child_process'
+import { mkdtemp, rm } from 'node:fs/promises'
+import http from 'node:http'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import type { Client } from '@temporalio/client'
+import { DefaultLogger, NativeConnection, Runtime, Worker } from '@temporalio/worker'
+import {
+  checkPoolSpec,
+  type PoolStatus,
+  poolWorkflowId,
+  QUERY,
+  QUEUE,
+  WORKFLOW,
+} from '../dist/contract/index.js'
+import { startDevServer } from '../dist/server/dev-server.js'
+import { startFirepoolWorker } from '../dist/worker.js'
+import { machine, quantile, round } from './report.js'
+
+export interface WarmPathOptions {
+  /** serial ops of each kind */
+  serial: number
+  /** ops of each of the callers, in each round */
+  perCaller: number
+  callers: number
+  rounds: number
+  leases: number
+}
+
+export const DEFAULTS: WarmPathOptions = { serial: 200, perCaller: 25, callers: 20, rounds: 4, leases: 160 }
+
+const log = (text: string) => process.stderr.write(`${text}\n`)
+
+/** Everything alternates within one run, so that what the machine does meanwhile hits all alike. */
+export async function warmPath(options: WarmPathOptions) {
+  const dir = await mkdtemp(join(tmpdir(), 'firepool-bench-'))
+  const server = await startDevServer({ logFile: join(dir, 'server.log') })
+  const bareServer = fork(fileURLToPath(new URL('./bare-server.mjs', import.meta.url)))
+  const port = await new Promise<number>((resolve) => bareServer.once('message', (p) => resolve(p as number)))
+  const firepool = await startFirepoolWorker({
+    address: server.address,
+    namespace: server.namespace,
+    dir: join(dir, 'firepool'),
+  })
+  const connection = await NativeConnection.connect({ address: server.address })
+  const common = { connection, namespace: server.namespace }
+  const workers = await Promise.all([
+    Worker.create({
+      ...common,
+      taskQueue: 'bench',
+      workflowsPath: fileURLToPath(new URL('./workflows.ts', import.meta.url)),
+    }),
+    Worker.create({
+      ...common,
+      taskQueue: 'bench-activities',
+      activities: { postBare: bareActivity(port) },
+      maxConcurrentActivityTaskExecutions: 1_000,
+    }),
+  ])
+  const running = workers.map((worker) => worker.run())
+  try {
+    return { machine: machine(server.description), options, ...(await measure(firepool.client, options)) }
+  } finally {
+    for (const worker of workers) worker.shutdown()
+    await Promise.all(running)
+    await firepool.backend.stopAll()
+    await firepool.shutdown()
+    await connection.close()
+    bareServer.disconnect()
+    await server.stop()
+    await rm(dir, { recursive: true, force: true })
+  }
+}
+
+/** The activity of a: the same client side as Firepool's, without anything of Firepool. */
+function bareActivity(port: number) {
+  const agent = new http.Agent({ keepAlive: true, noDelay: true })
+  return () =>
+    new Promise((resolve, reject) => {
+      const request = http.request({ host: '127.0.0.1', port, method: 'POST', agent }, (response) => {
+        let text = ''
+        response.on('data', (chunk) => {
+          text += chunk
+        })
+        response.on('end', () => resolve(JSON.parse(text)))
+      })
+      request.on('error', reject)
+      request.end('{}')
+    })
+}
+
+async function measure(client: Client, options: WarmPathOptions) {
+  await createPool(client, 'warm', { budget: options.callers + 4, standby: options.callers })
+  log(`serial: ${options.serial} of each of a, b, c, d, in alternating blocks`)
+  const serial = await serialOps(client, options.serial)
+  log(`throughput: ${options.callers} callers, a and b alternating, ${options.rounds} rounds`)
+  const throughput = await throughputOps(client, options)
+  log(`acquire: ${options.leases} new callers on one pool, against bare child starts`)
+  const acquire = await acquireOps(client, options)
+  const p50 = (kind: keyof typeof serial.ms) => quantile(serial.ms[kind], 0.5)
+  return {
+    ratios: {
+      warmOverActivityP50: round(p50('b') / p50('a')),
+      warmOverActivityThroughput: round(throughput.b / throughput.a),
+      runJobOverChildP50: round(p50('d') / p50('c')),
+      acquireOverChildStarts: round(acquire.leasesPerSecond / acquire.startsPerSecond),
+    },
+    poolEventsPerWarmJob: serial.poolEventsPerWarmJob,
+    serialMs: Object.fromEntries(
+      Object.entries(serial.ms).map(([kind, ms]) => [
+        kind,
+        {
+          p50: round(quantile(ms, 0.5), 2),
+          p90: round(quantile(ms, 0.9), 2),
+          p99: round(quantile(ms, 0.99), 2),
+          n: ms.length,
+        },
+      ]),
+    ),
+    jobsPerSecond: { a: round(throughput.a, 1), b: round(throughput.b, 1) },
+    acquire: {
+      leasesPerSecond: round(acquire.leasesPerSecond, 1),
+      startsPerSecond: round(acquire.startsPerSecond, 1),
+    },
+  }
+}
+
+async function createPool(client: Client, name: string, spec: Record<string, unknown>): Promise<void> {
+  const checked = checkPoolSpec({ v: 1, name, keepAliveMs: '10m', ...spec })
+  if (checked.problem) throw new Error(checked.problem.message)
+  const handle = await client.workflow.start(WORKFLOW.pool, {
+    workflowId: poolWorkflowId(name),
+    taskQueue: QUEUE.workflows,
+    args: [{ v: 1, spec: checked.value }],
+  })
+  for (;;) {
+    const { standby } = await handle.query<PoolStatus>(QUERY.status)
+    if (standby.ready >= standby.target) return
+    await new Promise((resolve) => setTimeout(resolve, 100))
+  }
+}
+
+const BLOCKS = 10
+
+type Kind = 'a' | 'b' | 'c' | 'd'
+
+async function serialOps(client: Client, ops: number) {
+  const ms: Record<Kind, number[]> = { a: [], b: [], c: [], d: [] }
+  const each = Math.ceil(ops / BLOCKS)
+  const pool = client.workflow.getHandle(poolWorkflowId('warm'))
+  let events = 0
+  let jobs = 0
+  // A first job of each kind warms caches, connections and the pod of d's caller.
+  await run(client, 'runJobLoop', ['warm', 'bench-d', 2])
+  await run(client, 'childLoop', [2])
+  for (let block = 0; block < BLOCKS; block++) {
+    for (const kind of ['a', 'b', 'c', 'd'] as const) {
+      const before = kind === 'b' ? await historyLength(pool) : 0
+      const handle = await runSerial(client, kind, each)
+      ms[kind].push(...(await opTimes(handle)))
+      if (kind === 'b') {
+        // The lease's own acquire and release are not jobs: a loop with one job more costs the pool the same.
+        const loop = (await historyLength(pool)) - before
+        const beforeOne = await historyLength(pool)
+        await runSerial(client, kind, 0)
+        events += loop - ((await historyLength(pool)) - beforeOne)
+        jobs += each
+      }
+    }
+  }
+  return { ms, poolEventsPerWarmJob: round(Math.max(0, events) / jobs) }
+}
+
+function runSerial(client: Client, kind: Kind, jobs: number, caller = 0) {
+  switch (kind) {
+    case 'a':
+      return run(client, 'activityLoop', [jobs])
+    case 'b':
+      return run(client, 'warmLoop', ['warm', `bench-${caller}`, jobs])
+    case 'c':
+      return run(client, 'childLoop', [jobs])
+    case 'd':
+      return run(client, 'runJobLoop', ['warm', 'bench-d', jobs])
+  }
+}
+
+let runs = 0
+
+async function run(client: Client, workflow: string, args: unknown[]) {
+  const handle = await client.workflow.start(workflow, {
+    workflowId: `${workflow}-${++runs}`,
+    taskQueue: 'bench',
+    args,
+  })
+  await handle.result()
+  return handle
+}
+
+type Handle = Awaited<ReturnType<typeof run>>
+
+async function historyLength(handle: { describe(): Promise<{ historyLength: number }> }): Promise<number> {
+  // What the release of the last lease sets going is over when the length stands still.
+  for (let last = -1; ; ) {
+    const { historyLength: length } = await handle.describe()
+    if (length === last) return length
+    last = length
+    await new Promise((resolve) => setTimeout(resolve, 300))
+  }
+}
+
+/** Milliseconds from the schedule of each activity or child of a serial loop to its completion, by the server's clock. */
+async function opTimes(handle: Handle): Promise<number[]> {
+  const { events } = await handle.fetchHistory()
+  const at = (event: { eventTime?: { seconds?: unknown; nanos?: number | null } | null }) =>
+    Number(event.eventTime?.seconds ?? 0) * 1_000 + (event.eventTime?.nanos ?? 0) / 1e6
+  const scheduled = new Map<string, number>()
+  const times: number[] = []
+  let first = handle.workflowId.startsWith('warmLoop')
+  for (const event of events ?? []) {
+    const {
+      activityTaskScheduledEventAttributes: a,
+      startChildWorkflowExecutionInitiatedEventAttributes: c,
+    } = event
+    if (a) scheduled.set(String(event.eventId), at(event))
+    // The lease of b is a child as well; its time is the acquire, not a job.
+    else if (c && c.workflowType?.name !== WORKFLOW.lease) scheduled.set(String(event.eventId), at(event))
+    const done =
+      event.activityTaskCompletedEventAttributes?.scheduledEventId ??
+      event.childWorkflowExecutionCompletedEventAttributes?.initiatedEventId
+    const from = done === undefined || done === null ? undefined : scheduled.get(String(done))
+    if (from === undefined) continue
+    if (first) first = false
+    else times.push(at(event) - from)
+  }
+  return times
+}
+
+async function throughputOps(client: Client, { callers, perCaller, rounds }: WarmPathOptions) {
+  const total: Record<'a' | 'b', number> = { a: 0, b: 0 }
+  const crowd = (kind: 'a' | 'b', jobs: number) =>
+    Promise.all(Array.from({ length: callers }, (_, caller) => runSerial(client, kind, jobs, caller)))
+  for (let round = 0; round < rounds; round++) {
+    for (const kind of ['a', 'b'] as const) {
+      // The time of the loops without jobs (start, and for b acquire and release) is not the jobs' time.
+      const empty = await timed(() => crowd(kind, 0))
+      const full = await timed(() => crowd(kind, perCaller))
+      total[kind] += full - empty
+    }
+  }
+  const jobs = callers * perCaller * rounds
+  return { a: (jobs / total.a) * 1_000, b: (jobs / total.b) * 1_000 }
+}
+
+async function timed(work: () => Promise<unknown>): Promise<number> {
+  const from = performance.now()
+  await work()
+  return performance.now() - from
+}
+
+/** Leases a second of one pool entity with standbys ready, against starts of empty children; as many callers each. */
+async function acquireOps(client: Client, { callers, leases }: WarmPathOptions) {
+  // maxPods keeps the pool from replacing what is granted while it is measured: starting pods costs the cores that are measured.
+  await createPool(client, 'acquire', { budget: leases, standby: leases, maxPods: leases })
+  const each = Math.floor(leases / callers)
+  const crowd = (workflow: string, args: unknown[]) =>
+    timed(() => Promise.all(Array.from({ length: callers }, () => run(client, workflow, args))))
+  await crowd('startLoop', [2])
+  const before = await crowd('startLoop', [each])
+  const acquire = await crowd('acquireLoop', ['acquire', each])
+  const after = await crowd('startLoop', [each])
+  const count = each * callers
+  return {
+    leasesPerSecond: (count / acquire) * 1_000,
+    startsPerSecond: ((2 * count) / (before + after)) * 1_000,
+  }
+}
+
+export function quiet(): void {
+  Runtime.install({ logger: new DefaultLogger('ERROR') })
+}

@@ -1,0 +1,61 @@
+/** Workflows of the benchmarks. Each op is what a user would do, and its bare counterpart. */
+import { executeChild, proxyActivities, workflowInfo } from '@temporalio/workflow'
+import type { JobSpec } from '../dist/contract/job.js'
+import { openPool } from '../dist/workflows/caller.js'
+
+const TRUE: JobSpec = { command: ['/bin/true'] }
+
+interface BareActivities {
+  postBare(): Promise<{ exitCode: number }>
+}
+
+const bare = proxyActivities<BareActivities>({
+  taskQueue: 'bench-activities',
+  startToCloseTimeout: '1m',
+  heartbeatTimeout: '10s',
+})
+
+/** a: bare activities, one after the other. */
+export async function activityLoop(jobs: number): Promise<void> {
+  for (let i = 0; i < jobs; i++) await bare.postBare()
+}
+
+/** b: warm jobs on one held lease. */
+export async function warmLoop(pool: string, caller: string, jobs: number): Promise<void> {
+  const sandbox = openPool(pool, { caller })
+  await sandbox.run(TRUE)
+  for (let i = 0; i < jobs; i++) await sandbox.run(TRUE)
+}
+
+/** The child of c. */
+export async function bareChild(): Promise<void> {
+  await bare.postBare()
+}
+
+/** c: bare children with one activity each. */
+export async function childLoop(jobs: number): Promise<void> {
+  for (let i = 0; i < jobs; i++) await executeChild('bareChild', { args: [] })
+}
+
+/** d: firepool.runJob on the caller's own warm pod. */
+export async function runJobLoop(pool: string, caller: string, jobs: number): Promise<void> {
+  for (let i = 0; i < jobs; i++) {
+    await executeChild('firepool.runJob', {
+      taskQueue: 'firepool-workflows',
+      args: [{ v: 1, pool, caller, job: TRUE }],
+    })
+  }
+}
+
+/** A child that does nothing: a bare start. */
+export async function emptyChild(): Promise<void> {}
+
+export async function startLoop(starts: number): Promise<void> {
+  for (let i = 0; i < starts; i++) await executeChild('emptyChild', { args: [] })
+}
+
+/** Acquires leases of new callers and holds them until it ends. */
+export async function acquireLoop(pool: string, leases: number): Promise<void> {
+  const { workflowId } = workflowInfo()
+  for (let i = 0; i < leases; i++) await openPool(pool, { caller: `${workflowId}-${i}` }).acquire()
+}

@@ -1,0 +1,331 @@
+import { TIMEOUT } from '../contract/limits.js'
+import type { Effect } from './effect.js'
+import type { PoolEvent } from './event.js'
+import { checkIndex } from './index-check.js'
+import { Memory } from './invariant-memory.js'
+import { ownerKey, tombstoneKey } from './keys.js'
+import { budgetInForce, ownBudget } from './policy/budget.js'
+import { isStale } from './policy/keep-alive.js'
+import { type GrantedLease, type Pod, type PoolState, seatOf } from './state.js'
+
+export { checkIndex } from './index-check.js'
+
+/** One step as anybody outside sees it: what went in, what came out, and the state after it. */
+export interface Seen {
+  events: readonly PoolEvent[]
+  effects: readonly Effect[]
+  now: number
+  state: PoolState
+}
+
+export type InvariantId = 'I1' | 'I2' | 'I3' | 'I4' | 'I5' | 'I6' | 'I7' | 'I8' | 'I9' | 'I10' | 'I11' | 'I12'
+
+/** Says what is wrong after a step, as sentences. `memory` knows the history up to the step before. */
+export type Invariant = (seen: Seen, memory: Memory) => string[]
+
+export interface Violation {
+  id: InvariantId | 'F1' | 'index'
+  text: string
+}
+
+/** The invariants of the design, each a function; `Monitor` runs them all. */
+export const INVARIANTS: Record<InvariantId, Invariant> = {
+  I1: oneLeasePerEpoch,
+  I2: oneOwnerPerPod,
+  I3: onePodPerSeat,
+  I4: withinBudget,
+  I5: standbysHoldNothing,
+  I6: requestsEnd,
+  I7: idlenessEnds,
+  I8: effectsCountOnce,
+  I9: onlyReadyPodsAreGranted,
+  I10: nobodyIsOvertaken,
+  I11: (_, memory) => memory.takeDoubleStarts(),
+  I12: endedStaysEnded,
+}
+
+/**
+ * Watches a pool over its life: feed it each step, and it answers with what was broken in that step. What is due is
+ * done within a step, so no tolerance is needed here; who looks at a pool between two steps allows for the 10 s of the
+ * protocol.
+ */
+export class Monitor {
+  readonly memory = new Memory()
+
+  /**
+   * @param state the state before the first step that will be observed: an empty pool, or a restored one
+   * @param withIndex also compare the index with one rebuilt, O(n log n) a step
+   */
+  constructor(
+    state: PoolState,
+    private readonly withIndex = false,
+  ) {
+    this.memory.learn({ events: [], effects: [], now: state.lastStepAt, state })
+  }
+
+  observe(seen: Seen): Violation[] {
+    const broken: Violation[] = []
+    for (const id of Object.keys(INVARIANTS) as InvariantId[])
+      for (const text of INVARIANTS[id](seen, this.memory)) broken.push({ id, text })
+    for (const text of podsWithinBounds(seen, this.memory)) broken.push({ id: 'F1', text })
+    if (this.withIndex) for (const text of checkIndex(seen.state)) broken.push({ id: 'index', text })
+    this.memory.learn(seen)
+    return broken
+  }
+
+  /** A runner started a job (for I11); the next `observe` says if it was not the first time. */
+  jobStarted(pod: string, jobId: string): void {
+    this.memory.jobStarted(pod, jobId)
+  }
+}
+
+function granted(state: PoolState): GrantedLease[] {
+  return [...state.leases.values()].filter((lease) => lease.kind === 'granted')
+}
+
+/** Grants made in this step, with the pod as it is now. */
+function newGrants({ state }: Seen, memory: Memory): { lease: GrantedLease; pod: Pod }[] {
+  return granted(state)
+    .filter((lease) => !memory.grants.has(lease.request.leaseId))
+    .flatMap((lease) => {
+      const pod = state.pods.get(lease.pod)
+      return pod ? [{ lease, pod }] : []
+    })
+}
+
+function oneLeasePerEpoch({ state }: Seen, memory: Memory): string[] {
+  const broken: string[] = []
+  for (const lease of granted(state)) {
+    const { leaseId } = lease.request
+    const pod = state.pods.get(lease.pod)
+    if (!pod) broken.push(`lease ${leaseId} is on pod ${lease.pod}, which is not there`)
+    else if (pod.leaseId !== leaseId || pod.epoch !== lease.epoch)
+      broken.push(`lease ${leaseId} holds ${pod.pod}/${lease.epoch}, the pod has ${pod.leaseId}/${pod.epoch}`)
+    const first = memory.holders.get(`${lease.pod}/${lease.epoch}`)
+    if (first !== undefined && first !== leaseId)
+      broken.push(`${lease.pod}/${lease.epoch} went to ${first} and to ${leaseId}`)
+    const before = memory.grants.get(leaseId)
+    if (before !== undefined && before !== `${lease.pod}/${lease.epoch}`)
+      broken.push(`lease ${leaseId} was granted ${before}, now ${lease.pod}/${lease.epoch}`)
+  }
+  for (const pod of state.pods.values()) {
+    if (pod.epoch < (memory.pods.get(pod.pod)?.epoch ?? 0)) broken.push(`the epoch of ${pod.pod} went back`)
+    if (pod.leaseId !== null && state.leases.get(pod.leaseId)?.kind !== 'granted')
+      broken.push(`pod ${pod.pod} names lease ${pod.leaseId}, which is not granted`)
+  }
+  return broken
+}
+
+function oneOwnerPerPod({ state, effects }: Seen, memory: Memory): string[] {
+  const broken: string[] = []
+  for (const pod of state.pods.values()) {
+    const before = memory.pods.get(pod.pod)?.owner
+    if (before && (!pod.owner || ownerKey(pod.owner) !== before))
+      broken.push(`pod ${pod.pod} served ${before} and is now ${pod.owner?.caller}'s`)
+  }
+  for (const lease of granted(state)) {
+    const owner = state.pods.get(lease.pod)?.owner
+    if (!owner || ownerKey(owner) !== ownerKey(lease.request))
+      broken.push(`lease ${lease.request.leaseId} of ${lease.request.caller} is on a pod of ${owner?.caller}`)
+  }
+  for (const effect of effects) {
+    if (effect.kind !== 'deliver') continue
+    const owner = state.pods.get(effect.grant.pod)?.owner
+    if (owner && ownerKey(owner) !== ownerKey(effect.owner))
+      broken.push(`pod ${effect.grant.pod} is bound for ${effect.owner.caller}, it is ${owner.caller}'s`)
+  }
+  return broken
+}
+
+function onePodPerSeat({ state }: Seen): string[] {
+  const holders = new Map<string, string>()
+  const broken: string[] = []
+  for (const pod of state.pods.values()) {
+    const seat = seatOf(pod)
+    if (!seat) continue
+    const key = `${seat.set}/${seat.seat}`
+    const other = holders.get(key)
+    if (other !== undefined) broken.push(`pods ${other} and ${pod.pod} hold seat ${key}`)
+    holders.set(key, pod.pod)
+  }
+  return broken
+}
+
+function withinBudget({ state, now }: Seen, memory: Memory): string[] {
+  const pods = [...state.pods.values()]
+  const held = pods.filter((pod) => pod.heldSince >= 0).length
+  const at = Math.max(now, state.lastStepAt)
+  const { seats } = budgetInForce(state, at)
+  const broken: string[] = []
+  if (held > seats && held > memory.held)
+    broken.push(`${held} seats are held of ${seats}, and more than before`)
+  if (
+    held > seats &&
+    newGrants({ state, now, events: [], effects: [] }, memory).some((g) => g.pod.epoch === 1)
+  )
+    broken.push(`a pod got its first caller although ${held} seats are held of ${seats}`)
+  const leaving = pods.filter(
+    (pod) => pod.heldSince >= 0 && ['deleting', 'draining'].includes(pod.kind),
+  ).length
+  const expired = state.fleet !== null && at >= state.fleet.expiresAt
+  const cap = expired ? ownBudget(state) : seats
+  if (held - leaving > cap && pods.some((pod) => pod.kind === 'idle'))
+    broken.push(`${held - leaving} seats are held of ${cap}, and idle pods do not go`)
+  return broken
+}
+
+function standbysHoldNothing({ state }: Seen): string[] {
+  const broken: string[] = []
+  for (const pod of state.pods.values()) {
+    if (pod.kind !== 'standby' && pod.kind !== 'starting') continue
+    if (pod.heldSince >= 0 || pod.owner !== null || pod.leaseId !== null || pod.epoch !== 0)
+      broken.push(`pod ${pod.pod} is ${pod.kind} and holds a seat or a caller`)
+  }
+  return broken
+}
+
+/** After a long gap a full inbox goes before anything expires: only such a step may leave a deadline behind. */
+function mayBeLate({ events, now }: Seen, memory: Memory): boolean {
+  return events.length > 0 && now - memory.lastStepAt > TIMEOUT.clockGapMs
+}
+
+function requestsEnd(seen: Seen, memory: Memory): string[] {
+  const { state, events, effects, now } = seen
+  const broken: string[] = []
+  for (const event of events) {
+    if (event.kind !== 'request') continue
+    const { leaseId } = event.request
+    const known = state.leases.has(leaseId) || state.tombstones.has(tombstoneKey(leaseId))
+    if (!known) broken.push(`request ${leaseId} came and left no trace`)
+  }
+  const inFlight = [...state.effects.values()]
+  const sending = new Set(inFlight.flatMap((e) => (e.kind === 'deliver' ? [e.grant.leaseId] : [])))
+  const late = mayBeLate(seen, memory)
+  for (const lease of state.leases.values()) {
+    const { leaseId, deadlineMs } = lease.request
+    if (lease.kind === 'granted') {
+      if (lease.delivery === 'sending' && !sending.has(leaseId)) broken.push(`nobody sends grant ${leaseId}`)
+      const draining = state.pods.get(lease.pod)?.kind === 'draining'
+      if (lease.delivery === 'needsToken' && deadlineMs <= now && !late && !draining)
+        broken.push(`grant ${leaseId} was not fetched in time and stays`)
+    } else if (deadlineMs <= now && !late) {
+      broken.push(`request ${leaseId} waits past its deadline`)
+    }
+  }
+  // Whoever left the queue without a grant is told, unless it was the one who said so.
+  const released = new Set(events.flatMap((e) => (e.kind === 'release' ? [e.release.leaseId] : [])))
+  const told = new Set(effects.flatMap((e) => (e.kind === 'notify' ? [e.end.leaseId] : [])))
+  for (const leaseId of memory.waiting)
+    if (!state.leases.has(leaseId) && !released.has(leaseId) && !told.has(leaseId))
+      broken.push(`request ${leaseId} ended and nobody was told`)
+  return broken
+}
+
+function idlenessEnds(seen: Seen, memory: Memory): string[] {
+  const { state, now } = seen
+  const broken: string[] = []
+  const under = new Set<string>()
+  for (const e of state.effects.values()) {
+    if (e.kind === 'create') under.add(`starting ${e.order.pod}`).add(`deleting ${e.order.pod}`)
+    if (e.kind === 'delete') under.add(`deleting ${e.pod}`)
+    if (e.kind === 'drain') under.add(`draining ${e.pod}`)
+    if (e.kind === 'deliver') under.add(`promoting ${e.grant.pod}`)
+  }
+  for (const pod of state.pods.values()) {
+    if (pod.kind === 'leased' || pod.kind === 'idle') {
+      if (pod.keepAliveAt <= 0) broken.push(`pod ${pod.pod} is ${pod.kind} without a keep-alive`)
+      else if (pod.keepAliveAt <= now && !mayBeLate(seen, memory))
+        broken.push(`pod ${pod.pod} is ${pod.kind} past its keep-alive`)
+      continue
+    }
+    const waitsForBackend = pod.kind === 'standby' || (pod.kind === 'starting' && pod.ackedAt >= 0)
+    if (!waitsForBackend && !under.has(`${pod.kind} ${pod.pod}`))
+      broken.push(`pod ${pod.pod} is ${pod.kind} and nothing is under way`)
+  }
+  return broken
+}
+
+function effectsCountOnce({ state, effects }: Seen, memory: Memory): string[] {
+  const broken: string[] = []
+  const issued = new Set<string>()
+  for (const effect of effects) {
+    if (issued.has(effect.id)) broken.push(`effect ${effect.id} was issued twice in one step`)
+    issued.add(effect.id)
+    if (effect.attempt === 1 && memory.issued.has(effect.id))
+      broken.push(`effect id ${effect.id} was used again`)
+    if (effect.attempt > 1 && !state.effects.has(effect.id))
+      broken.push(`closed effect ${effect.id} was retried`)
+    if (effect.kind === 'create' && effect.attempt === 1 && memory.pods.has(effect.order.pod))
+      broken.push(`pod ${effect.order.pod} was ordered twice`)
+  }
+  const subjects = new Set<string>()
+  for (const effect of state.effects.values()) {
+    if (memory.closed.has(effect.id)) broken.push(`effect ${effect.id} was answered and is in flight again`)
+    if (effect.kind !== 'drain' && effect.kind !== 'delete') continue
+    const subject = `${effect.kind} ${effect.pod}`
+    if (subjects.has(subject)) broken.push(`two effects at once: ${subject}`)
+    subjects.add(subject)
+  }
+  return broken
+}
+
+function onlyReadyPodsAreGranted(seen: Seen, memory: Memory): string[] {
+  const { state, events, now } = seen
+  const broken: string[] = []
+  const bad = new Set<string>()
+  for (const event of events)
+    if (event.kind === 'observed')
+      for (const pod of event.pods) if (pod.phase === 'failed' || pod.phase === 'gone') bad.add(pod.pod)
+  const late = mayBeLate(seen, memory)
+  for (const { lease, pod } of newGrants(seen, memory)) {
+    const what = `lease ${lease.request.leaseId} got pod ${pod.pod}`
+    if (pod.address === '') broken.push(`${what}, which is not Ready`)
+    if (pod.kind !== 'promoting') broken.push(`${what}, which is ${pod.kind}`)
+    if (bad.has(pod.pod)) broken.push(`${what}, which was seen failed or gone`)
+    if (isStale(state, pod, now) && !late) broken.push(`${what}, which is of another generation or too old`)
+    if (memory.pods.get(pod.pod)?.kind === 'deleting') broken.push(`${what}, which was being deleted`)
+    if (memory.pods.get(pod.pod)?.draining && pod.kind !== 'draining' && !answered(seen, pod.pod, memory))
+      broken.push(`${what}, which may have drained`)
+    if (state.mode !== 'running') broken.push(`${what} although the pool is ${state.mode}`)
+  }
+  return broken
+}
+
+/** Whether the drain of this pod got its answer in this step. */
+function answered({ events }: Seen, pod: string, memory: Memory): boolean {
+  return events.some((event) => event.kind === 'result' && memory.drains.get(event.id) === pod)
+}
+
+/** No standby goes to a request while one that comes before it in the queue goes on waiting. */
+function nobodyIsOvertaken(seen: Seen, memory: Memory): string[] {
+  const broken: string[] = []
+  const waiting = [...seen.state.leases.values()].filter((lease) => lease.kind === 'waiting' && lease.claims)
+  for (const { lease, pod } of newGrants(seen, memory)) {
+    if (pod.epoch !== 1) continue
+    const { leaseId, priority } = lease.request
+    for (const other of waiting) {
+      const p = other.request.priority
+      if (p > priority || (p === priority && other.arrival < lease.arrival))
+        broken.push(`${leaseId} was served from the stock before ${other.request.leaseId}`)
+    }
+  }
+  return broken
+}
+
+function endedStaysEnded({ state, effects }: Seen, memory: Memory): string[] {
+  const broken: string[] = []
+  for (const leaseId of state.leases.keys())
+    if (memory.ended.has(leaseId))
+      broken.push(`lease ${leaseId} had ended and is ${state.leases.get(leaseId)?.kind}`)
+  for (const effect of effects)
+    if (effect.kind === 'deliver' && memory.ended.has(effect.grant.leaseId))
+      broken.push(`a grant of ${effect.grant.leaseId} is sent, which is over`)
+  return broken
+}
+
+/** Pods on their way, in use and on their way out, all together (F1). A lowered bound only stops growth. */
+function podsWithinBounds({ state }: Seen, memory: Memory): string[] {
+  const { size } = state.pods
+  const { maxPods } = state.spec
+  return size > maxPods && size > memory.pods.size ? [`${size} pods of at most ${maxPods}`] : []
+}

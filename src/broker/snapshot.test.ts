@@ -1,0 +1,131 @@
+import { describe, expect, it } from 'vitest'
+import { makeWorld, type World } from '../../test/support/broker-world.js'
+import { LIMIT } from '../contract/limits.js'
+import { restore, snapshot, stateBytes, step } from './index.js'
+
+/** What continue-as-new carries: the whole truth, small, and good for the same behaviour. */
+
+const SECOND = 1_000
+const carried = (w: World) => JSON.stringify(snapshot(w.state))
+
+/** A pool with everything in it: all kinds of pods, leases, tokens and effects. */
+function aFullWorld(): World {
+  const w = makeWorld({ spec: { standby: 2, budget: 5, maxPods: 12 } })
+  w.handling = () => ({ beforeMs: w.random.int(1, 400), afterMs: w.random.int(1, 400) })
+  w.advance(2 * SECOND)
+  for (let i = 0; i < 8; i++)
+    w.request({ caller: `c${i % 6}`, workflowId: `wf${i}`, replyTo: i % 2 ? 'token' : 'signal' })
+  w.token(w.random.uuid(), 'early')
+  w.advance(SECOND)
+  const [first] = w.grants.keys()
+  if (first) w.release(first)
+  w.advance(30)
+  return w
+}
+
+describe('a snapshot', () => {
+  it('restores to the same snapshot, at any moment', () => {
+    const w = aFullWorld()
+    for (let i = 0; i < 300; i++) {
+      w.advance(17)
+      const text = carried(w)
+      expect(JSON.stringify(snapshot(restore(JSON.parse(text)).state))).toBe(text)
+    }
+    expect(w.state.effects.size).toBe(0)
+  })
+
+  it('shares nothing with the state', () => {
+    const w = aFullWorld()
+    const saved = snapshot(w.state)
+    const text = JSON.stringify(saved)
+    const { state } = restore(saved)
+    step(state, [{ kind: 'mode', mode: 'deleting' }], w.now + 1)
+    w.send({ kind: 'mode', mode: 'draining' })
+    w.advance(5 * SECOND)
+    expect(JSON.stringify(saved)).toBe(text)
+  })
+
+  it('hands out again what was in flight, under the same ids', () => {
+    const w = aFullWorld()
+    const inFlight = [...w.state.effects.values()].filter((e) => e.retryAt === 0).map((e) => [e.id, e.kind])
+    expect(inFlight.length).toBeGreaterThan(1)
+    const { effects } = restore(snapshot(w.state))
+    expect(effects.map((e) => [e.id, e.kind])).toEqual(inFlight)
+    for (const effect of effects) expect(effect).not.toHaveProperty('retryAt')
+  })
+
+  it('does not lose or double anything when the pool is restored again and again', () => {
+    const w = makeWorld({ spec: { standby: 1 } })
+    w.handling = () => ({ beforeMs: w.random.int(1, 40), afterMs: w.random.int(1, 40) })
+    const asked = Array.from({ length: 4 }, (_, i) => w.request({ caller: `c${i}` }))
+    for (let i = 0; i < 60; i++) {
+      w.advance(100)
+      w.restart()
+    }
+    w.advance(5 * SECOND)
+    for (const lease of asked) expect(w.granted(lease).epoch).toBe(1)
+    expect(w.backend.created).toBe(5)
+    expect(w.state.effects.size).toBe(0)
+  })
+
+  it('goes on as the original does, whatever comes', () => {
+    const w = aFullWorld()
+    w.fork()
+    w.send({ kind: 'resize', budget: 2 })
+    w.advance(90 * SECOND)
+    w.fork()
+    w.send({ kind: 'mode', mode: 'draining' })
+    w.advance(90 * SECOND)
+  })
+
+  it('of another core is refused by name', () => {
+    const saved = { ...snapshot(makeWorld().state), coreVersion: 99 }
+    expect(() => restore(saved)).toThrow('no core of version 99')
+  })
+})
+
+describe('its size', () => {
+  it('is bounded by stateBytes, whatever the names are', () => {
+    const w = makeWorld({ spec: { budget: 50, maxPods: 60, queueLimit: 500 }, checkIndex: false })
+    for (let i = 0; i < 300; i++) {
+      w.request({
+        caller: `${i}\u0001"\\\u{1F525}\u2603`.repeat(20),
+        slot: '\u00e9'.repeat(40),
+        replyTo: 'token',
+      })
+      if (i % 3 === 0) w.token([...w.state.leases.keys()].at(-1) ?? '', 't'.repeat(900))
+    }
+    for (let i = 0; i < 20; i++) {
+      w.advance(100)
+      const { spec, ...rest } = snapshot(w.state)
+      expect(Buffer.byteLength(JSON.stringify(rest))).toBeLessThanOrEqual(stateBytes(w.state))
+      expect(spec.name).toBe('p')
+    }
+  })
+
+  it('stays below what the server takes, however many ask with long names and nobody takes the answers', () => {
+    const w = makeWorld({ spec: { budget: 2_000, maxPods: 2_000, queueLimit: 2_000 }, checkIndex: false })
+    w.handling = (effect) => (effect.kind === 'notify' ? { fault: 'lost' } : {})
+    for (let i = 0; i < 5_000; i++) {
+      w.request({ caller: `${i}${'x'.repeat(500)}`, timeoutMs: i % 2 ? 20 * SECOND : 3_600 * SECOND })
+      if (i % 250 === 0) w.advance(SECOND)
+      if (i % 1_000 === 0) expect(Buffer.byteLength(carried(w))).toBeLessThan(LIMIT.stateBytes)
+    }
+    w.advance(100)
+    expect(Buffer.byteLength(carried(w))).toBeLessThan(LIMIT.stateBytes)
+  }, 120_000)
+
+  it('does not contain the profile once for each pod that starts', () => {
+    const w = makeWorld({ spec: { standby: 100, maxPods: 200 } })
+    const profile = { ...w.state.spec.profile, env: { BIG: 'x'.repeat(50_000) } }
+    w.handling = () => ({ beforeMs: 5 * SECOND })
+    w.send({ kind: 'apply', spec: { ...w.state.spec, profile } })
+    w.advance(SECOND)
+    expect(w.effectsOf('create').at(-1)?.order.profile === profile).toBe(true)
+    expect(Buffer.byteLength(carried(w))).toBeLessThan(150_000)
+    const again = restore(snapshot(w.state)).effects.find((e) => e.kind === 'create')
+    expect(again?.kind === 'create' && JSON.stringify(again.order.profile) === JSON.stringify(profile)).toBe(
+      true,
+    )
+  })
+})

@@ -1,0 +1,26 @@
+import fc from 'fast-check'
+import { expect, it } from 'vitest'
+import { type History, history, play, settleDown } from '../support/broker-history.js'
+
+/** FIREPOOL_PROPERTY_RUNS multiplies the histories: 1 in every check, 50 for a soak. */
+const TIMES = Number(process.env.FIREPOOL_PROPERTY_RUNS ?? '1')
+const SEED = Number(process.env.FIREPOOL_PROPERTY_SEED ?? Date.now() % 0x7fffffff)
+
+function check(runs: number, property: (h: History) => void): void {
+  try {
+    fc.assert(fc.property(history, property), {
+      numRuns: Math.ceil(runs * TIMES),
+      seed: SEED,
+      includeErrorInReport: true,
+    })
+  } catch (error) {
+    throw new Error(`FIREPOOL_PROPERTY_SEED=${SEED} plays this again\n${(error as Error).message}`)
+  }
+}
+
+it('keeps the invariants in every step of every history, and nothing is left at the end', () => {
+  check(2_500, (h) => {
+    const world = play(h)
+    expect(settleDown(world)).toEqual([])
+  })
+})
