@@ -1,4 +1,5 @@
 import { fork } from 'node:child_process'
+import { readFileSync } from 'node:fs'
 import { mkdtemp, rm } from 'node:fs/promises'
 import http from 'node:http'
 import { tmpdir } from 'node:os'
@@ -60,7 +61,11 @@ export async function warmPath(options: WarmPathOptions) {
   ])
   const running = workers.map((worker) => worker.run())
   try {
-    return { machine: machine(server.description), options, ...(await measure(firepool.client, options)) }
+    return {
+      machine: machine(server.description),
+      options,
+      ...(await measure({ client: firepool.client, serverPid: server.pid }, options)),
+    }
   } finally {
     for (const worker of workers) worker.shutdown()
     await Promise.all(running)
@@ -90,14 +95,20 @@ function bareActivity(port: number) {
     })
 }
 
-async function measure(client: Client, options: WarmPathOptions) {
+interface Bench {
+  client: Client
+  serverPid: number
+}
+
+async function measure(bench: Bench, options: WarmPathOptions) {
+  const { client } = bench
   await createPool(client, 'warm', { budget: options.callers + 4, standby: options.callers })
   log(`serial: ${options.serial} of each of a, b, c, d, in alternating blocks`)
-  const serial = await serialOps(client, options.serial)
+  const serial = await serialOps(bench, options.serial)
   log(`throughput: ${options.callers} callers, a and b alternating, ${options.rounds} rounds`)
   const throughput = await throughputOps(client, options)
   log(`acquire: ${options.leases} new callers on one pool, against bare child starts`)
-  const acquire = await acquireOps(client, options)
+  const acquire = await acquireOps(bench, options)
   const p50 = (kind: keyof typeof serial.ms) => quantile(serial.ms[kind], 0.5)
   return {
     ratios: {
@@ -107,6 +118,7 @@ async function measure(client: Client, options: WarmPathOptions) {
       acquireOverChildStarts: round(acquire.leasesPerSecond / acquire.startsPerSecond),
     },
     poolEventsPerWarmJob: serial.poolEventsPerWarmJob,
+    cpuMsPerOp: { ...serial.cpu, acquire: acquire.cpu.acquire, start: acquire.cpu.start },
     serialMs: Object.fromEntries(
       Object.entries(serial.ms).map(([kind, ms]) => [
         kind,
@@ -145,7 +157,8 @@ const BLOCKS = 10
 
 type Kind = 'a' | 'b' | 'c' | 'd'
 
-async function serialOps(client: Client, ops: number) {
+async function serialOps({ client, serverPid }: Bench, ops: number) {
+  const cpu: Record<Kind, CpuMs> = { a: zero(), b: zero(), c: zero(), d: zero() }
   const ms: Record<Kind, number[]> = { a: [], b: [], c: [], d: [] }
   const each = Math.ceil(ops / BLOCKS)
   const pool = client.workflow.getHandle(poolWorkflowId('warm'))
@@ -157,7 +170,9 @@ async function serialOps(client: Client, ops: number) {
   for (let block = 0; block < BLOCKS; block++) {
     for (const kind of ['a', 'b', 'c', 'd'] as const) {
       const before = kind === 'b' ? await historyLength(pool) : 0
+      const from = cpuMs(serverPid)
       const handle = await runSerial(client, kind, each)
+      addCpu(cpu[kind], from, cpuMs(serverPid), each * BLOCKS)
       ms[kind].push(...(await opTimes(handle)))
       if (kind === 'b') {
         // The lease's own acquire and release are not jobs: a loop with one job more costs the pool the same.
@@ -169,7 +184,7 @@ async function serialOps(client: Client, ops: number) {
       }
     }
   }
-  return { ms, poolEventsPerWarmJob: round(Math.max(0, events) / jobs) }
+  return { ms, cpu, poolEventsPerWarmJob: round(Math.max(0, events) / jobs) }
 }
 
 function runSerial(client: Client, kind: Kind, jobs: number, caller = 0) {
@@ -259,21 +274,49 @@ async function timed(work: () => Promise<unknown>): Promise<number> {
 }
 
 /** Leases a second of one pool entity with standbys ready, against starts of empty children; as many callers each. */
-async function acquireOps(client: Client, { callers, leases }: WarmPathOptions) {
+async function acquireOps({ client, serverPid }: Bench, { callers, leases }: WarmPathOptions) {
   // maxPods keeps the pool from replacing what is granted while it is measured: starting pods costs the cores that are measured.
   await createPool(client, 'acquire', { budget: leases, standby: leases, maxPods: leases })
   const each = Math.floor(leases / callers)
   const crowd = (workflow: string, args: unknown[]) =>
     timed(() => Promise.all(Array.from({ length: callers }, () => run(client, workflow, args))))
   await crowd('startLoop', [2])
-  const before = await crowd('startLoop', [each])
-  const acquire = await crowd('acquireLoop', ['acquire', each])
-  const after = await crowd('startLoop', [each])
   const count = each * callers
+  const cpu = { start: zero(), acquire: zero() }
+  const cpu0 = cpuMs(serverPid)
+  const before = await crowd('startLoop', [each])
+  const cpu1 = cpuMs(serverPid)
+  const acquire = await crowd('acquireLoop', ['acquire', each])
+  const cpu2 = cpuMs(serverPid)
+  const after = await crowd('startLoop', [each])
+  addCpu(cpu.start, cpu0, cpu1, count)
+  addCpu(cpu.acquire, cpu1, cpu2, count)
   return {
+    cpu,
     leasesPerSecond: (count / acquire) * 1_000,
     startsPerSecond: ((2 * count) / (before + after)) * 1_000,
   }
+}
+
+/** CPU time, ms: of this process (workers of both sides) and of the server. Unlike wall time it does not grow with the machine's other load. */
+interface CpuMs {
+  workers: number
+  server: number
+}
+
+const zero = (): CpuMs => ({ workers: 0, server: 0 })
+
+/** utime + stime of /proc/PID/stat, in ticks of 10 ms. */
+function cpuMs(serverPid: number): CpuMs {
+  const { user, system } = process.cpuUsage()
+  const stat = readFileSync(`/proc/${serverPid}/stat`, 'utf8')
+  const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
+  return { workers: (user + system) / 1_000, server: (Number(fields[11]) + Number(fields[12])) * 10 }
+}
+
+function addCpu(sum: CpuMs, from: CpuMs, to: CpuMs, ops: number): void {
+  sum.workers = round(sum.workers + (to.workers - from.workers) / ops, 2)
+  sum.server = round(sum.server + (to.server - from.server) / ops, 2)
 }
 
 export function quiet(): void {

@@ -2,7 +2,7 @@
 import { join } from 'node:path'
 import { Client, Connection } from '@temporalio/client'
 import { NativeConnection, Worker } from '@temporalio/worker'
-import { createBrokerActivities, createJobActivities } from './activities/index.js'
+import { createBrokerActivities, createDeliveryActivities, createJobActivities } from './activities/index.js'
 import { PAYLOAD_CONVERTER, workflowBundle } from './bundle.js'
 import { QUEUE } from './contract/names.js'
 import { createLocalBackend, type LocalBackend } from './local/index.js'
@@ -65,6 +65,7 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
       ...shared,
       taskQueue: QUEUE.workflows,
       workflowBundle: await workflowBundle(),
+      activities: createDeliveryActivities({ client, signer }),
       maxCachedWorkflows: cachedWorkflows,
     }),
     Worker.create({

@@ -72,7 +72,8 @@ export function createDeliver({ client, signer }: DeliverDeps) {
 
   const notify = async ({ leaseWorkflowId, token, end }: Notify): Promise<EffectResult> => {
     if (token !== null) {
-      const failure = activityFailure(end.problem ?? endedProblem(end))
+      // Nothing was ever sent to the pod of a grant that was not fetched, whatever became of it.
+      const failure = activityFailure(end.end === 'failed' && end.problem ? end.problem : endedProblem(end))
       await complete(token, (taskToken) => client.activity.fail(taskToken, failure))
     }
     if (leaseWorkflowId !== null) await signal(leaseWorkflowId, undefined, SIGNAL.ended, end)

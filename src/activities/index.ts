@@ -24,6 +24,11 @@ export function createJobActivities({ client, signer }: Pick<ActivityDeps, 'clie
   }
 }
 
+/** Activities of the queue `firepool-workflows`, beside the pools that schedule them: short, and dispatched eagerly. */
+export function createDeliveryActivities({ client, signer }: Pick<ActivityDeps, 'client' | 'signer'>) {
+  return { [ACTIVITY.deliver]: createDeliver({ client, signer }) }
+}
+
 /** Activities of the queue `firepool-broker`: the effects of pools. */
 export function createBrokerActivities({ client, signer, backend }: ActivityDeps) {
   const pods = createPodActivities({ backend, signer })
@@ -32,7 +37,6 @@ export function createBrokerActivities({ client, signer, backend }: ActivityDeps
     [ACTIVITY.deletePods]: pods.deletePods,
     [ACTIVITY.drainPods]: pods.drainPods,
     [ACTIVITY.revokeLeases]: pods.revokeLeases,
-    [ACTIVITY.deliver]: createDeliver({ client, signer }),
     [ACTIVITY.observe]: createObserve({ backend, signer }),
     [ACTIVITY.describeHolders]: createDescribeHolders(client),
     [ACTIVITY.namespaceFeatures]: async () => ({

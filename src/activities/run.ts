@@ -2,6 +2,7 @@ import { setTimeout as pause } from 'node:timers/promises'
 import { Context as Activity, activityInfo, type Context } from '@temporalio/activity'
 import type { Client } from '@temporalio/client'
 import { ApplicationFailure, CancelledFailure } from '@temporalio/common'
+import { type CheckedRun, checkRunInput } from '../contract/check-run.js'
 import { FirepoolError } from '../contract/errors.js'
 import { type JobOutcome, type JobResult, problem } from '../contract/index.js'
 import { poolWorkflowId, SIGNAL } from '../contract/names.js'
@@ -16,13 +17,18 @@ export interface RunDeps {
   signer: Signer
 }
 
-/** A broken connection is tried again this often before the pod counts as lost. */
-const RECONNECTS = 5
+/** A refused connection is tried again this often before the pod counts as lost, a broken one that often. */
+const REFUSALS = 5
+const RECONNECTS = 100
 const RECONNECT_MS = 200
 
 /** The activity `firepool.run`: posts one job to the runner of a held lease and returns its result. */
 export function createRun({ client, signer }: RunDeps) {
-  return async (input: RunInput): Promise<JobResult> => {
+  return async (given: RunInput): Promise<JobResult> => {
+    const { workflowExecution, activityId } = activityInfo()
+    const checked = checkRunInput(given, `${workflowExecution?.runId}/${activityId}`)
+    if (checked.problem) throw activityFailure(checked.problem)
+    const input = checked.value
     const { grant, jobId } = input
     const runner = createRunnerClient(grant.address, () =>
       signer(grant.pod, 'lease', grant.epoch, grant.leaseId),
@@ -39,7 +45,7 @@ export function createRun({ client, signer }: RunDeps) {
  * Posts the job, and follows a cancel: the job is killed ONLY when the caller asked for it. Whatever else ends this
  * attempt (a lost heartbeat, a worker's shutdown, a reset) detaches, because another attempt may be attached already.
  */
-async function attachJob(runner: RunnerClient, input: RunInput): Promise<JobOutcome> {
+async function attachJob(runner: RunnerClient, input: CheckedRun): Promise<JobOutcome> {
   const context = Activity.current()
   const cut = new AbortController()
   const posted = postJob(runner, input, cut.signal)
@@ -57,7 +63,7 @@ async function attachJob(runner: RunnerClient, input: RunInput): Promise<JobOutc
 
 async function cancelJob(
   runner: RunnerClient,
-  input: RunInput,
+  input: CheckedRun,
   posted: Promise<JobOutcome>,
 ): Promise<JobOutcome> {
   await runner.cancel(input.jobId)
@@ -74,11 +80,12 @@ function detached(context: Context, error: CancelledFailure): ApplicationFailure
 }
 
 /** Posts until there is an answer: a job that is known there is attached to, so that posting again is safe. */
-async function postJob(runner: RunnerClient, input: RunInput, signal: AbortSignal): Promise<JobOutcome> {
+async function postJob(runner: RunnerClient, input: CheckedRun, signal: AbortSignal): Promise<JobOutcome> {
   const { grant, jobId, job } = input
   const digest = jobDigest(job)
   // An earlier attempt of this activity may have been accepted by the runner.
   let mayHaveStarted = activityInfo().attempt > 1
+  let refused = 0
   for (let tries = 1; ; tries++) {
     try {
       return await runner.jobs({ v: 1, jobId, digest, epoch: grant.epoch, spec: job }, { signal })
@@ -86,21 +93,24 @@ async function postJob(runner: RunnerClient, input: RunInput, signal: AbortSigna
       if (error instanceof FirepoolError) throw activityFailure(refusal(error, input, mayHaveStarted))
       if (!(error instanceof RunnerUnreachable)) throw error
       mayHaveStarted ||= !error.refused
-      if (tries >= RECONNECTS) throw activityFailure(unreachable(error, input, mayHaveStarted))
+      // Nobody listens: the pod is gone. A broken connection may be the network's, so it has longer.
+      if (error.refused ? ++refused >= REFUSALS : tries >= RECONNECTS) {
+        throw activityFailure(unreachable(error, input, mayHaveStarted))
+      }
       await pause(RECONNECT_MS, undefined, { signal })
     }
   }
 }
 
 /** LeaseRevoked promises that the job never started there: that holds only when no earlier post may have been accepted. */
-function refusal(error: FirepoolError, { grant }: RunInput, mayHaveStarted: boolean) {
+function refusal(error: FirepoolError, { grant }: CheckedRun, mayHaveStarted: boolean) {
   const { problem: p } = error
   if (p.code === 'LeaseRevoked' && mayHaveStarted)
     return podLost(grant.pod, grant.epoch, 'its runner no longer knows the job')
   return p
 }
 
-function unreachable(error: RunnerUnreachable, { grant }: RunInput, mayHaveStarted: boolean) {
+function unreachable(error: RunnerUnreachable, { grant }: CheckedRun, mayHaveStarted: boolean) {
   if (mayHaveStarted) return podLost(grant.pod, grant.epoch, `its runner does not answer (${error.code})`)
   return problem(
     'LeaseRevoked',
@@ -113,12 +123,12 @@ function unreachable(error: RunnerUnreachable, { grant }: RunInput, mayHaveStart
 }
 
 /** The release of firepool.runJob. Clean: its only job is over. A pool that is gone holds nothing. */
-async function sendRelease(client: Client, { grant }: RunInput): Promise<void> {
+async function sendRelease(client: Client, { grant, releaseAfter }: CheckedRun): Promise<void> {
   const { leaseId, pod, epoch } = grant
   try {
     await client.workflow
       .getHandle(poolWorkflowId(grant.pool))
-      .signal(SIGNAL.release, { v: 1, leaseId, pod, epoch, clean: true })
+      .signal(SIGNAL.release, { v: 1, leaseId, pod, epoch, clean: true, retire: releaseAfter === 'retire' })
   } catch {
     // The lease workflow's close is the release then: reconcile finds it. The job's result must not be lost for it.
   }

@@ -54,6 +54,21 @@ describe('a grant by token', () => {
     expect(w.granted(lease).epoch).toBe(1)
   })
 
+  it('waits for the next token longer than a short keep-alive, which begins when the holder has the grant', () => {
+    const w = makeWorld({ spec: { keepAliveMs: 0 } })
+    const lease = w.request({ replyTo: 'token', timeoutMs: 60 * SECOND })
+    w.token(lease, 'dead')
+    w.advance(10)
+    w.tokens.delete('dead')
+    w.advance(30 * SECOND)
+    expect(w.lease(lease)).toMatchObject({ kind: 'granted', delivery: 'needsToken' })
+    w.token(lease, 'alive')
+    w.advance(100)
+    expect(w.granted(lease).epoch).toBe(1)
+    w.advance(10 * SECOND)
+    expect(w.end(lease).end).toBe('recalled')
+  })
+
   it('that nobody fetches goes back at the deadline, although plans were made and dropped meanwhile', () => {
     const w = makeWorld({ spec: { keepAliveMs: 600 * SECOND } })
     w.handling = (effect) => (effect.kind === 'deliver' ? { beforeMs: 5 * SECOND } : {})

@@ -91,6 +91,14 @@ describe('release', () => {
     expect(w.effectsOf('drain')).toHaveLength(0)
   })
 
+  it('deletes the pod at once when the sender says that nobody comes back', () => {
+    const { w, lease, pod } = aLeasedPod()
+    w.release(lease, { clean: true, retire: true })
+    w.advance(100)
+    expect(w.state.pods.has(pod) && w.state.pods.get(pod)?.kind !== 'deleting').toBe(false)
+    expect(w.effectsOf('delete')).toHaveLength(1)
+  })
+
   it('during a drain: the pod serves nobody until the runner has answered', () => {
     const { w, lease, pod } = aLeasedPod()
     w.handling = (effect) => (effect.kind === 'drain' ? { afterMs: SECOND } : {})
@@ -164,7 +172,12 @@ describe('lifetime of a pod', () => {
   it('is what the pod was told when it was made, whatever a later spec says', () => {
     const { w, lease, pod } = aLeasedPod({ podLifetimeMs: 30 * SECOND, keepAliveMs: 600 * SECOND })
     w.send({ kind: 'apply', spec: { ...w.state.spec, podLifetimeMs: 3_600 * SECOND } })
-    w.advance(40 * SECOND)
+    w.advance(20 * SECOND)
+    w.job(lease, 30 * SECOND)
+    w.advance(25 * SECOND)
+    expect(w.lease(lease)?.kind).toBe('granted')
+    // Asked again soon, although the keep-alive is ten minutes.
+    w.advance(20 * SECOND)
     expect(w.end(lease).end).toBe('recalled')
     expect(w.state.pods.has(pod)).toBe(false)
   })

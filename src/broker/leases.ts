@@ -29,7 +29,16 @@ export function request(turn: Turn, asked: LeaseRequest): void {
   }
   const key = slotKey(asked, asked.slot)
   const older = state.index.byHolder.get(holderKey(asked.holder.workflowId, key))
-  if (older !== undefined) endLease(turn, older, 'superseded', { notify: true, advance: false })
+  if (older !== undefined) {
+    if (state.leases.get(older)!.request.requestedAtMs > asked.requestedAtMs) {
+      // Signals overtake each other: this one is of an earlier run, and nobody waits for its grant any more.
+      bury(turn, asked.leaseId, asked.deadlineMs)
+      const why = 'a younger request of the same workflow and slot came before it'
+      tellEnded(turn, asked, problem('LeaseRevoked', `request ${asked.leaseId} came late: ${why}`))
+      return
+    }
+    endLease(turn, older, 'superseded', { notify: true, advance: false })
+  }
   const claims = (state.index.slots.get(key)?.claim ?? null) === null
   const warm = claims && hasWarmPod(state, asked)
   const refusal = refuseAtAdmission(state, asked, warm, now)
@@ -136,6 +145,8 @@ export interface EndOptions {
   notify?: boolean
   /** nothing runs under the lease's epoch: no revoke is needed */
   clean?: boolean
+  /** nobody comes back for the pod: it is not kept warm */
+  retire?: boolean
   /** what becomes of the pod: kept for its owner (default), already drained, or lost */
   pod?: 'keep' | 'drained' | 'lost'
   /** let the next waiter have the slot; false when the caller of this function takes it at once */
@@ -177,7 +188,7 @@ function settlePod(turn: Turn, lease: GrantedLease, options: EndOptions): void {
   if (!options.clean) {
     issue(turn, { kind: 'revoke', pod: pod.pod, address: pod.address, epoch: pod.epoch })
   }
-  if (isStale(state, pod, now)) {
+  if (options.retire || isStale(state, pod, now)) {
     removePod(turn, pod)
     return
   }
@@ -200,7 +211,7 @@ export function release(turn: Turn, said: Release): void {
     const named = said.pod !== undefined || said.epoch !== undefined
     if (named && (said.pod !== lease.pod || said.epoch !== lease.epoch)) return
   }
-  endLease(turn, said.leaseId, 'released', { clean: said.clean === true })
+  endLease(turn, said.leaseId, 'released', { clean: said.clean === true, retire: said.retire === true })
 }
 
 /** The newest token of firepool.awaitLease: a token dies with its attempt, so only the newest counts. */

@@ -179,6 +179,14 @@ describe('delete', () => {
 })
 
 describe('a new spec', () => {
+  it('of another name is not applied: a pool cannot be renamed', () => {
+    const w = makeWorld()
+    w.send({ kind: 'apply', spec: { ...w.state.spec, name: 'other', budget: 1 } })
+    w.advance(1)
+    expect(w.state.spec.name).not.toBe('other')
+    expect(w.state.poison).toMatchObject({ count: 1, last: expect.stringContaining('other') })
+  })
+
   it('rolls idle pods now and leased ones when they are released (F6, F11)', () => {
     const w = makeWorld({ spec: { standby: 1 } })
     const [held, idle] = leases(w, 2)

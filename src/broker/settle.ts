@@ -115,8 +115,16 @@ function deliverAnswered(turn: Turn, effect: DeliverEffect, result: EffectResult
     movePod(turn, pod, 'delivered', result.kind === 'delivered' ? { useSeq: result.useSeq } : {})
     setKeepAlive(turn, pod, firstKeepAliveDeadline(state, pod, now))
   }
-  if (result.kind === 'tokenGone') tokenGone(turn, lease, effect.token)
-  else if (lease.request.replyTo === 'signal' || effect.token !== null) lease.delivery = 'delivered'
+  if (result.kind === 'tokenGone') {
+    tokenGone(turn, lease, effect.token)
+  } else if (
+    lease.delivery !== 'delivered' &&
+    (lease.request.replyTo === 'signal' || effect.token !== null)
+  ) {
+    lease.delivery = 'delivered'
+    // Its keep-alive begins when the holder has the grant.
+    if (pod.kind === 'leased') setKeepAlive(turn, pod, firstKeepAliveDeadline(state, pod, now))
+  }
   if (lease.delivery === 'needsToken' && now >= lease.request.deadlineMs) grantNotFetched(turn, lease)
 }
 

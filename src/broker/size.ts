@@ -4,7 +4,7 @@ import type { Pod } from './state.js'
 
 /** Numbers, punctuation and short words of a row in a snapshot; texts are counted one by one. */
 const POD_ROW = 180
-const LEASE_ROW = 220
+const LEASE_ROW = 236
 const EFFECT_ROW = 80
 
 /**

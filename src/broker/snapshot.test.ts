@@ -78,6 +78,30 @@ describe('a snapshot', () => {
     w.advance(90 * SECOND)
   })
 
+  it('keeps asking busy pods when the budget is exceeded', () => {
+    const w = makeWorld()
+    const asked = ['ann', 'bob'].map((caller) => w.request({ caller }))
+    w.advance(3 * SECOND)
+    for (const lease of asked) w.job(lease, 3_600 * SECOND)
+    w.send({ kind: 'resize', budget: 1 })
+    w.advance(100)
+    const before = w.effectsOf('drain').length
+    w.restart()
+    w.advance(10 * SECOND)
+    expect(w.effectsOf('drain').length).toBeGreaterThanOrEqual(before + 4)
+  })
+
+  it('lets what is due at one moment happen in the same order', () => {
+    const w = makeWorld({ spec: { budget: 0 } })
+    const deadlineMs = w.now + 10 * SECOND
+    const asked = Array.from({ length: 40 }, (_, i) => w.request({ caller: `c${i}`, deadlineMs }))
+    w.advance(SECOND)
+    for (let i = 0; i < 40; i += 3) w.release(asked[i]!)
+    w.advance(SECOND)
+    w.fork()
+    w.advance(20 * SECOND)
+  })
+
   it('of another core is refused by name', () => {
     const saved = { ...snapshot(makeWorld().state), coreVersion: 99 }
     expect(() => restore(saved)).toThrow('no core of version 99')

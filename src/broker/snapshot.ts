@@ -49,6 +49,7 @@ type LeaseRow = [
   slot: string,
   tenant: string,
   priority: number,
+  requestedAtMs: number,
   deadlineMs: number,
   replyTo: 'signal' | 'token',
   arrival: number,
@@ -159,7 +160,7 @@ export function restore(saved: Snapshot): { state: PoolState; effects: Effect[] 
   }
   const places = new Map<string, number>()
   for (const row of from.pods) places.set(row[0], row[18])
-  for (const row of from.leases) if (row[14].length === 1) places.set(row[0], row[14][0])
+  for (const row of from.leases) if (row[15].length === 1) places.set(row[0], row[15][0])
   rebuildIndex(state, places)
   const effects = [...state.effects.values()]
     .filter((e) => e.retryAt === 0)
@@ -300,6 +301,7 @@ function leaseRow(lease: Lease, place: number): LeaseRow {
     r.slot,
     r.tenant,
     r.priority,
+    r.requestedAtMs,
     r.deadlineMs,
     r.replyTo,
     lease.arrival,
@@ -311,8 +313,8 @@ function leaseRow(lease: Lease, place: number): LeaseRow {
 }
 
 function leaseOf(row: LeaseRow): Lease {
-  const [leaseId, holder, leaseWorkflowId, caller, reuseTag, slot, tenant, priority, deadlineMs, replyTo] =
-    row
+  const [leaseId, holder, leaseWorkflowId, caller, reuseTag, slot, tenant, priority] = row
+  const [requestedAtMs, deadlineMs, replyTo] = [row[8], row[9], row[10]]
   const [workflowId, firstExecutionRunId, runId] = holder
   const base = {
     request: {
@@ -325,15 +327,16 @@ function leaseOf(row: LeaseRow): Lease {
       slot,
       tenant,
       priority,
+      requestedAtMs,
       deadlineMs,
       replyTo,
     },
-    arrival: row[10],
-    arrivedAt: row[11],
-    bytes: row[12],
-    token: row[13],
+    arrival: row[11],
+    arrivedAt: row[12],
+    bytes: row[13],
+    token: row[14],
   }
-  const rest = row[14]
+  const rest = row[15]
   if (rest.length === 1) return { ...base, kind: 'waiting', claims: rest[0] > 0 }
   const [pod, epoch, grantedAt, hit, delivery] = rest
   return { ...base, kind: 'granted', pod, epoch, grantedAt, hit, delivery }

@@ -179,6 +179,18 @@ describe('slots', () => {
     expect(w.job(fresh, 1)).toBe('started')
   })
 
+  it('is not superseded by a request of an earlier run that comes late', () => {
+    const w = makeWorld()
+    const old = w.aRequest({ workflowId: 'wf', runId: 'run-1' })
+    w.advance(SECOND)
+    const fresh = w.request({ workflowId: 'wf', runId: 'run-2' })
+    w.advance(3 * SECOND)
+    w.send({ kind: 'request', request: old })
+    w.advance(100)
+    expect(w.end(old.leaseId)).toMatchObject({ end: 'failed', problem: { code: 'LeaseRevoked' } })
+    expect(w.job(fresh, 1)).toBe('started')
+  })
+
   it('lets the superseding request have the slot before others that wait for it', () => {
     const w = makeWorld()
     const old = w.request({ workflowId: 'wf' })

@@ -90,13 +90,23 @@ function take(turn: Turn, event: PoolEvent): void {
       setMode(turn, event.mode)
       return
     case 'apply':
+      if (event.spec.name !== state.spec.name) {
+        // A pool cannot be renamed: its workflow id and its pods carry the name.
+        poison(turn, 'firepool.apply', `it is for pool ${event.spec.name}`)
+        return
+      }
       applySpec(turn, event.spec)
       return
     case 'poison':
-      state.poison.count++
-      state.poison.last = `${event.name}: ${event.reason}`.slice(0, 300)
+      poison(turn, event.name, event.reason)
       return
   }
+}
+
+/** An input that cannot be acted on is counted and named in status, and dropped. */
+function poison({ state }: Turn, name: string, reason: string): void {
+  state.poison.count++
+  state.poison.last = `${name}: ${reason}`.slice(0, 300)
 }
 
 function setMode(turn: Turn, mode: PoolState['mode']): void {
@@ -232,6 +242,12 @@ function keepAliveEnded(turn: Turn, pod: Pod): void {
   if (pod.kind === 'standby') return
   if (pod.kind === 'idle') {
     removePod(turn, pod)
+    return
+  }
+  const lease = pod.leaseId === null ? undefined : turn.state.leases.get(pod.leaseId)
+  if (lease?.kind === 'granted' && lease.delivery !== 'delivered' && turn.now < lease.request.deadlineMs) {
+    // Its holder is between two tokens: the grant waits for the next one until the request's deadline.
+    setKeepAlive(turn, pod, lease.request.deadlineMs)
     return
   }
   drainPod(turn, pod)

@@ -186,6 +186,12 @@ export function checkLeaseRequest(value: unknown, now: number): Checked<LeaseReq
     holder.value.workflowId,
   )
   if (options.problem) return options
+  const requested = checkNumber('requestedAtMs', value.requestedAtMs, {
+    min: 0,
+    max: now + TIMEOUT.clockGapMs,
+    otherwise: now,
+  })
+  if (requested.problem) return requested
   const deadline = checkNumber('deadlineMs', value.deadlineMs, {
     min: 0,
     max: now + LIMIT.acquireMsMax + TIMEOUT.clockGapMs,
@@ -203,6 +209,7 @@ export function checkLeaseRequest(value: unknown, now: number): Checked<LeaseReq
       slot,
       tenant,
       priority,
+      requestedAtMs: requested.value,
       deadlineMs: deadline.value,
       replyTo,
     },
@@ -227,6 +234,7 @@ export function checkRelease(value: unknown): Checked<Release> {
       ...(pod !== undefined ? { pod } : {}),
       ...(epoch !== undefined ? { epoch: epoch as number } : {}),
       clean: clean === true,
+      retire: value.retire === true,
     },
   }
 }

@@ -1,5 +1,6 @@
 export * from './backend.js'
 export * from './check.js'
+export * from './check-run.js'
 export * from './check-spec.js'
 export * from './duration.js'
 export * from './errors.js'

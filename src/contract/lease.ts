@@ -21,6 +21,8 @@ export interface LeaseRequest {
   tenant: string
   /** 0 (last) .. 9 (first) */
   priority: number
+  /** ms since the epoch of the caller's workflow clock: of two requests of one holder and slot the younger counts */
+  requestedAtMs: number
   /** ms since the epoch of the caller's workflow clock */
   deadlineMs: number
   /** where the grant goes: a signal to the holder, or the newest token from firepool.awaitLease */
@@ -59,6 +61,8 @@ export interface Release {
   epoch?: number
   /** the sender knows that nothing runs under this epoch, so nothing needs to be killed */
   clean?: boolean
+  /** nobody will come back for this pod (its caller was a name of this one job): do not keep it warm */
+  retire?: boolean
 }
 
 /** Signal `firepool.token`, sent by firepool.awaitLease: complete this activity when the lease is granted. */

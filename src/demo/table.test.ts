@@ -7,28 +7,35 @@ const ours: SideResult = {
   totalMs: 41_200,
   startMs: { p50: 3.2, p90: 12, p99: 900 },
   shares: { warm: 0.95, standby: 0.05, cold: 0 },
+  startsNotMeasured: 0,
   podSecondsHeld: 120,
+  podSecondsExisting: 150,
   alwaysOnPodSeconds: 240,
+  podsCreated: 6,
 }
 const fresh: SideResult = {
   totalMs: 500_000,
   startMs: { p50: 27_500, p90: 33_000, p99: 34_900 },
   shares: { warm: 0, standby: 0, cold: 1 },
+  startsNotMeasured: 2,
   podSecondsHeld: 480,
+  podSecondsExisting: 900,
   alwaysOnPodSeconds: 480,
+  podsCreated: 492,
 }
 
 function demo(change: Partial<DemoResult> = {}): DemoResult {
-  const loop = { jobs: 492, failures: 1, rewards: { expected: 492, right: 491 } }
+  const loop = { jobs: 492, failures: 1, rewards: { expected: 492, right: 491 }, complaints: ['lost one'] }
   return {
     v: 1,
     seed: 7,
-    startDelay: { minMs: 20_000, maxMs: 35_000 },
+    startDelay: { minMs: 1_000, maxMs: 1_750 },
     compression: 20,
     loops: [
       { name: 'RL loop', ...loop, speedup: speedupOf(ours, fresh), withFirepool: ours, freshPod: fresh },
       { name: 'Agent loop', ...loop, speedup: 2, withFirepool: ours, freshPod: fresh },
     ],
+    notRun: [],
     ...change,
   }
 }
@@ -41,18 +48,29 @@ test('the table has every figure of both loops and both sides', () => {
   expect(text).toMatch(/start p50 .* 3\.2ms \/ 12ms \/ 900ms +27\.5s \/ 33\.0s \/ 34\.9s/)
   expect(text).toMatch(/warm .* 95% \/ 5% \/ 0% +0% \/ 0% \/ 100%/)
   expect(text).toMatch(/pod-seconds held +120\.0 +480\.0/)
-  expect(text).toMatch(/always-on pod +50% of 240\.0 +100% of 480\.0/)
+  expect(text).toMatch(/pod-seconds existing +150\.0 +900\.0/)
+  expect(text).toMatch(/held of always-on +50% of 240\.0 +100% of 480\.0/)
+  expect(text).toMatch(/pods created +6 +492/)
+  expect(text).toMatch(/ended at the time limit +0, start not measured +2, start not measured/)
+  expect(text).toContain('! lost one')
   expect(text).toMatch(/right results +491 of 492/)
   expect(text).toMatch(/failures +1/)
   for (const line of text.split('\n')) expect(line.length).toBeLessThanOrEqual(110)
 })
 
 test('the table says what is imitated and compressed, and only then', () => {
-  expect(renderTable(demo())).toMatch(/divided by 20; cold starts are IMITATED: 20\.0s to 35\.0s/)
+  expect(renderTable(demo())).toMatch(
+    /divided by 20, the jobs are real[^;]*;\ncold starts are IMITATED: 1\.00s to 1\.75s.*20-35 s/,
+  )
   const plain = renderTable(demo({ startDelay: null, compression: 1 }))
   expect(plain).not.toContain('IMITATED')
   expect(plain).not.toContain('divided')
   expect(plain).toContain('no start of a GPU pod is imitated')
+})
+
+test('a loop that could not be run is named with its reason', () => {
+  const text = renderTable(demo({ notRun: [{ name: 'RL loop', reason: 'no network' }] }))
+  expect(text).toContain('RL loop: NOT RUN. no network')
 })
 
 test('the table never rounds to all or nothing, and shows absent values as such', () => {
@@ -98,14 +116,19 @@ const state: ProgressState = {
 function recorder(isTTY: boolean) {
   const written: string[] = []
   const clock = { ms: 0 }
-  const stream = { isTTY, columns: 60, write: (text: string) => written.push(text) }
+  const stream = { isTTY, columns: 40, write: (text: string) => written.push(text) }
   return { written, clock, progress: new Progress(stream, () => clock.ms) }
 }
 
 test('a progress line tells how far, from where, and failures', () => {
   expect(renderProgress({ ...state, done: 1, warm: 1 })).toBe(
-    'RL loop, with Firepool  [#####...............]  1/4  warm 1, standby 0, cold 0',
+    'RL loop, with Firepool  [##........]  1/4  warm 1',
   )
+  expect(renderProgress({ ...state, done: 4, warm: 2, standby: 1, cold: 1 })).toBe(
+    'RL loop, with Firepool  [##########]  4/4  warm 2, standby 1, cold 1',
+  )
+  const longest = { ...state, loop: 'Agent loop', done: 492, total: 492, warm: 480, standby: 2, cold: 10 }
+  expect(renderProgress(longest).length).toBeLessThan(80)
   expect(renderProgress({ ...state, failures: 2 })).toContain('FAILED 2')
   expect(renderProgress({ ...state, total: 0 })).toContain('0/0')
 })
@@ -122,7 +145,7 @@ test('on a terminal one line is drawn anew, never wider than the terminal, and e
   expect(written[3]).toBe('\n')
   for (const text of written.slice(0, 3)) {
     expect(text.startsWith('\r\u001b[2K')).toBe(true)
-    expect(text.length - '\r\u001b[2K'.length).toBeLessThan(60)
+    expect(text.length - '\r\u001b[2K'.length).toBeLessThan(40)
   }
 })
 

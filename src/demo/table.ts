@@ -6,15 +6,30 @@ const COLUMN_WIDTH = 26
 
 /** The result for people: a block for each loop, with Firepool beside a fresh pod for every job. */
 export function renderTable(result: DemoResult): string {
-  const notes = [`seed ${result.seed}`]
-  if (result.compression !== 1) notes.push(`recorded pauses divided by ${result.compression}`)
-  notes.push(startNote(result.startDelay))
-  return `${[...result.loops.map(renderLoop), `${notes.join('; ')}.`].join('\n\n')}\n`
+  const notes = [`Seed ${result.seed}`]
+  if (result.compression !== 1)
+    notes.push(`pauses and cold starts divided by ${result.compression}, the jobs are real and are not`)
+  notes.push(startNote(result.startDelay, result.compression))
+  const notRun = result.notRun.map(({ name, reason }) => `${name}: NOT RUN. ${reason}`)
+  const blocks = [...result.loops.map(renderLoop), ...notRun, `${notes.join(';\n')}.\n${MEASURES}`]
+  return `${blocks.join('\n\n')}\n`
 }
 
-function startNote(delay: DemoResult['startDelay']): string {
+const MEASURES = [
+  'Both sides have the same jobs, seeds, concurrency and budget of pods; the pools stood before the loops began.',
+  'A standby here has no GPU memory to load when a caller gets it; with a GPU that takes about half a second.',
+  'start:       from the moment the loop wants a job to the start of its process, in workflow time: how long the',
+  "             call took less the job's own duration in the pod. Both sides are measured alike.",
+  'held:        pods with a caller (working, idle or draining), the keep-alive after the last job too.',
+  'existing:    all pods, starting and standing by too (sampled). Standbys hold no GPU memory.',
+  'always-on:   as many pods as the loop uses at once, kept on for its total time.',
+].join('\n')
+
+function startNote(delay: DemoResult['startDelay'], compression: number): string {
   if (!delay) return 'cold starts are those of local processes, no start of a GPU pod is imitated'
-  return `cold starts are IMITATED: ${formatMs(delay.minMs)} to ${formatMs(delay.maxMs)} were added to each pod`
+  const [min, max] = [delay.minMs, delay.maxMs].map((ms) => formatMs(ms))
+  const real = [delay.minMs, delay.maxMs].map((ms) => Math.round((ms * compression) / 1_000))
+  return `cold starts are IMITATED: ${min} to ${max} were added to each pod (a GPU pod takes ${real[0]}-${real[1]} s)`
 }
 
 function renderLoop(loop: LoopResult): string {
@@ -29,11 +44,22 @@ function renderLoop(loop: LoopResult): string {
     each('warm / standby / cold', (s) =>
       [s.shares.warm, s.shares.standby, s.shares.cold].map(share).join(' / '),
     ),
+    each('pods created', (s) => String(s.podsCreated)),
     each('pod-seconds held', (s) => s.podSecondsHeld.toFixed(1)),
-    each('  of an always-on pod', (s) => held(s)),
-    row('right results', `${rewards.right} of ${rewards.expected}`, ''),
-    row('failures', String(loop.failures), ''),
+    each('pod-seconds existing', (s) => s.podSecondsExisting.toFixed(1)),
+    each('held of always-on', (s) => held(s)),
+    row('right results', `${rewards.right} of ${rewards.expected}`, '(both sides)'),
+    row('failures', String(loop.failures), '(both sides)'),
+    ...notMeasured(loop),
+    ...loop.complaints.map((complaint) => `! ${complaint}`),
   ].join('\n')
+}
+
+function notMeasured({ withFirepool: ours, freshPod: fresh }: LoopResult): string[] {
+  if (ours.startsNotMeasured + fresh.startsNotMeasured === 0) return []
+  return [
+    row('ended at the time limit', ...[ours, fresh].map((s) => `${s.startsNotMeasured}, start not measured`)),
+  ]
 }
 
 function row(label: string, ...cells: string[]): string {
@@ -86,7 +112,8 @@ export interface ProgressStream {
 
 const REDRAW_MS = 100
 const PLAIN_EVERY_MS = 5_000
-const BAR_WIDTH = 20
+/** With it the longest line fits 80 columns. */
+const BAR_WIDTH = 10
 const DEFAULT_COLUMNS = 80
 /** Back to the line's start, and clear it. */
 const CLEAR_LINE = '\r\u001b[2K'
@@ -131,17 +158,23 @@ export class Progress {
       this.stream.write(`${this.shown}\n`)
       return
     }
-    // A line that wraps could not be cleared.
-    const width = (this.stream.columns ?? DEFAULT_COLUMNS) - 1
+    // A line that wraps could not be cleared. Some terminals say that they have 0 columns.
+    const width = (this.stream.columns || DEFAULT_COLUMNS) - 1
     this.stream.write(CLEAR_LINE + this.shown.slice(0, width))
   }
 }
 
-/** One line, e.g. 'RL loop, with Firepool  [#####...............]  41/164  warm 38, standby 3, cold 0'. */
+/** One line, e.g. 'RL loop, with Firepool  [##........]  41/164  warm 38, standby 3'. */
 export function renderProgress(state: ProgressState): string {
   const full = state.total > 0 ? Math.floor((state.done / state.total) * BAR_WIDTH) : BAR_WIDTH
   const bar = '#'.repeat(Math.min(BAR_WIDTH, full)).padEnd(BAR_WIDTH, '.')
-  const failures = state.failures > 0 ? `, FAILED ${state.failures}` : ''
-  const starts = `warm ${state.warm}, standby ${state.standby}, cold ${state.cold}${failures}`
-  return `${state.loop}, ${state.side}  [${bar}]  ${state.done}/${state.total}  ${starts}`
+  const starts = (['warm', 'standby', 'cold'] as const).filter((hit) => state[hit] > 0)
+  const parts = [
+    `${state.loop}, ${state.side}`,
+    `[${bar}]`,
+    `${state.done}/${state.total}`,
+    ...(state.failures > 0 ? [`FAILED ${state.failures}`] : []),
+    ...(starts.length > 0 ? [starts.map((hit) => `${hit} ${state[hit]}`).join(', ')] : []),
+  ]
+  return parts.join('  ')
 }

@@ -132,12 +132,15 @@ describe('a subscriber to the output', () => {
   let chunks: OutputChunk[]
   let status = 200
   let answers = true
+  let slow = false
   beforeEach(async () => {
     chunks = []
     status = 200
     answers = true
+    slow = false
     server = createServer(async (req, res) => {
       chunks.push(JSON.parse((await bytesOf(req)).toString('utf8')))
+      if (slow) await new Promise((resolve) => setTimeout(resolve, 20))
       if (answers) res.writeHead(status).end()
     })
     await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
@@ -159,6 +162,13 @@ describe('a subscriber to the output', () => {
       }
       expect(offset).toBe(output[stream].bytes)
     }
+  })
+
+  test('that is slower than the job slows it down, and gets every byte', async () => {
+    slow = true
+    const { output } = resultOf(await world.run({ command: 'head -c 20000000 /dev/zero', outputTo: url() }))
+    const got = chunks.reduce((sum, chunk) => sum + Buffer.from(chunk.base64, 'base64').length, 0)
+    expect(got).toBe(output.stdout.bytes)
   })
 
   test('that fails is dropped, and the job goes on', async () => {

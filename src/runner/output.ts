@@ -26,7 +26,8 @@ export interface OutputPlace {
 }
 
 export interface OutputHooks {
-  onChunk?: ((chunk: Buffer, offset: number) => void) | undefined
+  /** a promise holds the pipe until it resolves: a reader that is behind slows the job down instead of losing output */
+  onChunk?: ((chunk: Buffer, offset: number) => Promise<void> | null) | undefined
   /** more came than the file may hold; nothing more is kept */
   onTooLarge: () => void
   onDiskError: (error: NodeJS.ErrnoException) => void
@@ -36,7 +37,8 @@ const EMPTY: Output = { text: '', bytes: 0, truncated: false }
 
 /**
  * One stream of a job's output. Up to head + tail bytes stay in memory; more goes to a file as it comes, and only
- * its head and tail stay. The pipe is paused while the disk is behind, so memory is bounded whatever the job writes.
+ * its head and tail stay. The pipe is held while the disk or a subscriber is behind, so memory is bounded whatever
+ * the job writes.
  */
 export class OutputCapture {
   bytes = 0
@@ -50,7 +52,7 @@ export class OutputCapture {
   #tailBytes = 0
   #spill: WriteStream | null = null
   #ended = false
-  #waitsForDisk = false
+  #holds = 0
 
   constructor(
     stream: Readable,
@@ -66,16 +68,28 @@ export class OutputCapture {
     stream.on('error', () => {}) // a pipe that breaks has ended; 'close' follows
   }
 
-  /** The pipe has more, but the disk is behind. */
-  get waitsForDisk(): boolean {
-    return this.#waitsForDisk
+  /** The pipe may have more, but the disk or the subscriber is behind. */
+  get isHeld(): boolean {
+    return this.#holds > 0
+  }
+
+  #hold(): void {
+    if (++this.#holds === 1) this.#stream.pause()
+  }
+
+  #letGo(): void {
+    if (--this.#holds === 0) this.#stream.resume()
   }
 
   #take(chunk: Buffer): void {
     if (this.#ended) return
     const offset = this.bytes
     this.bytes += chunk.length
-    this.#hooks.onChunk?.(chunk, offset)
+    const behind = this.#hooks.onChunk?.(chunk, offset)
+    if (behind) {
+      this.#hold()
+      behind.then(() => this.#letGo())
+    }
     if (this.#spill !== null) this.#append(chunk)
     else if (this.bytes <= this.#limits.headBytes + this.#limits.tailBytes) this.#kept.push(chunk)
     else this.#startSpill(chunk)
@@ -93,10 +107,6 @@ export class OutputCapture {
       this.#stream.resume() // to its end, so that the job can be seen to close it
       this.#hooks.onDiskError(error)
     })
-    spill.on('drain', () => {
-      this.#waitsForDisk = false
-      this.#stream.resume()
-    })
     this.#spill = spill
     this.#kept = [Buffer.from(soFar.subarray(0, this.#limits.headBytes))]
     this.#append(soFar)
@@ -104,8 +114,8 @@ export class OutputCapture {
 
   #append(chunk: Buffer): void {
     if (this.#spill?.write(chunk) === false) {
-      this.#waitsForDisk = true
-      this.#stream.pause()
+      this.#hold()
+      this.#spill.once('drain', () => this.#letGo())
     }
     this.#tail.push(chunk)
     this.#tailBytes += chunk.length

@@ -219,8 +219,8 @@ export class JobProcess {
       setImmediate(() => {
         if (this.#over) return
         const bytes = this.#outputBytes()
-        const waitsForDisk = this.#stdout?.waitsForDisk === true || this.#stderr?.waitsForDisk === true
-        if ((bytes === bytesBefore && !waitsForDisk) || bytes - bytesAtExit > PIPE_BYTES_MAX) {
+        const isHeld = this.#stdout?.isHeld === true || this.#stderr?.isHeld === true
+        if ((bytes === bytesBefore && !isHeld) || bytes - bytesAtExit > PIPE_BYTES_MAX) {
           child.stdout?.destroy()
           child.stderr?.destroy()
           child.stdin?.destroy()

@@ -1,14 +1,16 @@
 import * as http from 'node:http'
 import type { OutputChunk } from '../contract/index.js'
 
-/** what may wait for a subscriber before it counts as too slow: output never waits for it */
-const BUFFER_BYTES_MAX = 4 * 1024 * 1024
+/** what may wait for a subscriber; beyond it the job's pipe is held until half of it is gone */
+const BUFFER_BYTES_MAX = 1024 * 1024
+/** a job is held up this long at most; then the subscriber is too slow and is dropped */
+const BEHIND_MS_MAX = 10_000
 /** bytes in one POST */
 const POST_BYTES_MAX = 256 * 1024
 /** one POST, from connect to its answer */
 const POST_MS_MAX = 10_000
 /** after the job the rest may take this long; then the result goes without it */
-const FLUSH_MS_MAX = 2_000
+const FLUSH_MS_MAX = 10_000
 
 interface Piece {
   stream: OutputChunk['stream']
@@ -18,8 +20,8 @@ interface Piece {
 }
 
 /**
- * Sends a job's output to the URL that its caller named, one POST after the other. A subscriber that fails, answers
- * with anything but 2xx or falls behind is dropped for the rest of the job; the job never notices.
+ * Sends a job's output to the URL that its caller named, one POST after the other. A subscriber that is slow slows the
+ * job down; one that fails, answers with anything but 2xx or stays behind is dropped for the rest of the job.
  */
 export class OutputSubscriber {
   readonly #url: URL
@@ -31,6 +33,7 @@ export class OutputSubscriber {
   #sending = false
   #dropped = false
   #onIdle: (() => void) | null = null
+  #behind: { caughtUp: Promise<void>; catchUp: () => void } | null = null
 
   constructor(url: string, jobId: string, onDropped: (reason: string) => void) {
     this.#url = new URL(url)
@@ -40,16 +43,35 @@ export class OutputSubscriber {
       this.#url.protocol === 'http:' ? new http.Agent({ keepAlive: true, maxSockets: 1 }) : undefined
   }
 
-  push(stream: OutputChunk['stream'], chunk: Buffer, offset: number): void {
-    if (this.#dropped) return
+  /** @returns null, or what to wait for before more is pushed */
+  push(stream: OutputChunk['stream'], chunk: Buffer, offset: number): Promise<void> | null {
+    if (this.#dropped) return null
     const last = this.#waiting.at(-1)
     if (last !== undefined && last.stream === stream && last.bytes + chunk.length <= POST_BYTES_MAX) {
       last.chunks.push(chunk)
       last.bytes += chunk.length
     } else this.#waiting.push({ stream, offset, chunks: [chunk], bytes: chunk.length })
     this.#waitingBytes += chunk.length
-    if (this.#waitingBytes > BUFFER_BYTES_MAX) this.#drop(`is ${this.#waitingBytes} bytes behind`)
-    else if (!this.#sending) void this.#send()
+    if (!this.#sending) void this.#send()
+    if (this.#waitingBytes > BUFFER_BYTES_MAX && !this.#dropped) return this.#fallBehind()
+    return null
+  }
+
+  #fallBehind(): Promise<void> {
+    if (this.#behind === null) {
+      let resolve = () => {}
+      const caughtUp = new Promise<void>((done) => {
+        resolve = done
+      })
+      const timer = setTimeout(() => this.#drop(`stayed ${this.#waitingBytes} bytes behind`), BEHIND_MS_MAX)
+      const catchUp = () => {
+        clearTimeout(timer)
+        this.#behind = null
+        resolve()
+      }
+      this.#behind = { caughtUp, catchUp }
+    }
+    return this.#behind.caughtUp
   }
 
   /** Resolves when everything was sent, the subscriber was dropped or the time for it is over. */
@@ -73,6 +95,7 @@ export class OutputSubscriber {
         this.#waitingBytes -= piece.bytes
         await this.#post(piece)
         if (this.#dropped) break
+        if (this.#waitingBytes <= BUFFER_BYTES_MAX / 2) this.#behind?.catchUp()
       }
     } catch (error) {
       this.#drop(error instanceof Error ? error.message : String(error))
@@ -119,6 +142,7 @@ export class OutputSubscriber {
     this.#waiting = []
     this.#waitingBytes = 0
     this.#onDropped(reason)
+    this.#behind?.catchUp()
     this.#agent?.destroy()
     this.#onIdle?.()
   }

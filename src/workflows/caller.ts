@@ -21,6 +21,7 @@ import { failureOf, problemOf } from './failure.js'
 import { leaseWorkflowId } from './lease-id.js'
 import { grantIn } from './pool-handle.js'
 import { runOnPod } from './run-activity.js'
+import { summaryText } from './summary.js'
 
 export type { ErrorCode, Origin, Problem } from '../contract/errors.js'
 export type { JobFile, JobResult, JobSpec } from '../contract/job.js'
@@ -166,8 +167,9 @@ export class Sandbox {
     let last: Problem | null = null
     let reruns = 0
     for (let acquires = 0; acquires < MAX_ACQUIRES_PER_JOB; acquires++) {
-      const held = this.held ?? (await this.takeLease())
+      let held: HeldLease | null = null
       try {
+        held = this.held ?? (await this.takeLease())
         // A job that is started again is another job: the pod that lost the first may be the one we get.
         const id = reruns === 0 ? jobId : `${jobId}.${reruns}`
         return await runOnPod({ v: 1, grant: held.grant, jobId: id, job }, jobMs.value)
@@ -175,7 +177,7 @@ export class Sandbox {
         last = problemOf(error)
         if (last === null) throw error
         const again = last.code === 'LeaseRevoked' || (last.code === 'PodLost' && this.onPodLost === 'rerun')
-        if (last.code === 'LeaseRevoked' || last.code === 'PodLost') this.drop(held)
+        if (held && (last.code === 'LeaseRevoked' || last.code === 'PodLost')) this.drop(held)
         if (!again) throw failureOf(last)
         if (last.code === 'PodLost') reruns++
       }
@@ -209,7 +211,7 @@ export class Sandbox {
     try {
       const grant = await Promise.race([
         granted,
-        end.then((notice) => Promise.reject(failureOf(notice.problem ?? endedEarly(notice)))),
+        end.then((notice) => Promise.reject(failureOf(beforeGrant(notice)))),
         CancellationScope.current().cancelRequested,
       ])
       this.lastGrant = grant
@@ -244,7 +246,7 @@ export class Sandbox {
           workflowId,
           taskQueue: QUEUE.workflows,
           parentClosePolicy: ParentClosePolicy.REQUEST_CANCEL,
-          staticSummary: `lease of slot ${input.slot} on pool ${this.pool}`,
+          staticSummary: summaryText(`pod of pool ${this.pool} for ${input.caller}, slot ${input.slot}`),
         })
         return (await child.result()) as LeaseEnd
       })
@@ -264,6 +266,8 @@ export class Sandbox {
   }
 }
 
-function endedEarly(notice: LeaseEnd): Problem {
+/** A lease that ended before we had its grant: whatever became of its pod, nothing was ever sent there. */
+function beforeGrant(notice: LeaseEnd): Problem {
+  if (notice.end === 'failed' && notice.problem) return notice.problem
   return problem('LeaseRevoked', `the lease ended (${notice.end}) before a pod was granted; try again`)
 }

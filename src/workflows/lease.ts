@@ -16,9 +16,10 @@ import {
   checkPoolName,
   isRecord,
 } from '../contract/check.js'
-import type { Grant, Holder, LeaseEnd, LeaseInput, LeaseRequest } from '../contract/lease.js'
-import { SIGNAL } from '../contract/names.js'
+import type { Grant, HitClass, Holder, LeaseEnd, LeaseInput, LeaseRequest } from '../contract/lease.js'
+import { poolWorkflowId, SIGNAL } from '../contract/names.js'
 import { failureOf } from './failure.js'
+import { LAST_LINE, plain } from './markdown.js'
 import { grantIn, poolHandle, refuseMissingPool } from './pool-handle.js'
 
 const grantSignal = defineSignal<[unknown]>(SIGNAL.grant)
@@ -33,30 +34,41 @@ export async function lease(input: LeaseInput): Promise<LeaseEnd> {
   const { pool, request } = leaseRequest(input)
   let granted: Grant | null = null
   let ended: LeaseEnd | null = null
+  const show = (end: LeaseEnd | null) => setCurrentDetails(detailsOf(pool, request, granted, end))
   setHandler(grantSignal, (payload) => {
     granted = grantIn(payload, request.leaseId) ?? granted
-    if (granted) setCurrentDetails(detailsOf(pool, request, granted))
+    show(null)
   })
   setHandler(endedSignal, (payload) => {
     ended = endIn(payload, request.leaseId) ?? ended
   })
-  setCurrentDetails(detailsOf(pool, request, null))
+  show(null)
+  const end = await liveAndEnd(pool, request, () => ended)
+  show(end)
+  return end
+}
+
+async function liveAndEnd(
+  pool: string,
+  request: LeaseRequest,
+  ended: () => LeaseEnd | null,
+): Promise<LeaseEnd> {
   try {
     const missing = await refuseMissingPool(pool, () => poolHandle(pool).signal(SIGNAL.request, request))
     if (missing) return { v: 1, leaseId: request.leaseId, end: 'failed', problem: missing }
-    await condition(() => ended !== null)
-    return ended!
+    await condition(() => ended() !== null)
+    return ended()!
   } catch (error) {
     if (!isCancellation(error)) throw error
     await CancellationScope.nonCancellable(() => releaseLease(pool, request.leaseId))
-    return ended ?? { v: 1, leaseId: request.leaseId, end: 'released' }
+    return ended() ?? { v: 1, leaseId: request.leaseId, end: 'released' }
   }
 }
 
 /** Tells the pool that a lease is over. A pool that is gone holds nothing. */
-export async function releaseLease(pool: string, leaseId: string): Promise<void> {
+export async function releaseLease(pool: string, leaseId: string, retire = false): Promise<void> {
   const missing = await refuseMissingPool(pool, () =>
-    poolHandle(pool).signal(SIGNAL.release, { v: 1, leaseId }),
+    poolHandle(pool).signal(SIGNAL.release, { v: 1, leaseId, retire }),
   )
   if (missing) log.info('Firepool: the pool of a released lease is gone', { pool, leaseId })
 }
@@ -80,6 +92,7 @@ function leaseRequest(input: LeaseInput): { pool: string; request: LeaseRequest 
     holder,
     leaseWorkflowId: info.workflowId,
     ...who,
+    requestedAtMs: info.startTime.getTime(),
     deadlineMs: info.startTime.getTime() + acquireMs,
     replyTo: given.replyTo === 'signal' ? 'signal' : 'token',
   }
@@ -98,9 +111,38 @@ export function endIn(payload: unknown, leaseId: string): LeaseEnd | null {
   return payload as unknown as LeaseEnd
 }
 
-function detailsOf(pool: string, request: LeaseRequest, granted: Grant | null): string {
-  const who = `slot \`${request.slot}\` of caller \`${request.caller}\``
-  const asked = `Lease \`${request.leaseId}\` on pool **${pool}** for ${who}, holder \`${request.holder.workflowId}\`.`
-  if (!granted) return `${asked}\n\nWaits for a pod until ${new Date(request.deadlineMs).toISOString()}.`
-  return `${asked}\n\nHolds pod \`${granted.pod}\`, epoch ${granted.epoch}: **${granted.hit}**, after ${granted.waitedMs} ms in the pool.`
+/** The lease's current details: whose it is, which pod it holds and why that one, and how it ended. */
+function detailsOf(pool: string, request: LeaseRequest, granted: Grant | null, end: LeaseEnd | null): string {
+  const { leaseId, caller, slot, reuseTag, holder, priority, deadlineMs } = request
+  const now = granted ? `holds pod ${granted.pod}` : 'waits for a pod'
+  const facts = [
+    `- **Caller**: ${plain(caller)}, slot ${plain(slot)}${reuseTag === '' ? '' : `, reuse tag ${plain(reuseTag)}`}`,
+    `- **Holder**: workflow ${plain(holder.workflowId, 120)}`,
+    `- **Lease**: ${leaseId}, priority ${priority}`,
+  ]
+  if (granted) {
+    facts.push(
+      `- **Pod**: ${granted.pod}, epoch ${granted.epoch}, after ${granted.waitedMs} ms in the pool`,
+      `- **Hit class**: ${granted.hit}, ${HIT_MEANS[granted.hit]}`,
+    )
+  } else if (!end) {
+    const until = new Date(deadlineMs).toISOString().slice(0, 19).replace('T', ' ')
+    facts.push(
+      `- **Waits** until ${until} UTC at most; the page of workflow ${poolWorkflowId(pool)} says what for, and at which position`,
+    )
+  }
+  return [
+    `### Lease of pool ${pool}: ${end ? end.end : now}`,
+    ...(end?.problem ? [`**${end.problem.code}**: ${plain(end.problem.message, REASON_CHARS)}`] : []),
+    facts.join('\n'),
+    LAST_LINE,
+  ].join('\n\n')
+}
+
+const REASON_CHARS = 500
+
+const HIT_MEANS: Record<HitClass, string> = {
+  warm: 'a pod that this caller used before',
+  standby: 'a started pod that had no caller',
+  cold: 'a pod that was started for it',
 }

@@ -1,21 +1,25 @@
-import { type PoolState, podsPage, queuePage, statusOf } from '../broker/index.js'
+import { budgetInForce, type PoolState, podsPage, queuePage, statusOf } from '../broker/index.js'
 import { formatMs } from '../contract/duration.js'
-import type { PoolStatus } from '../contract/pool.js'
+import type { PodRow, PoolStatus, QueueRow } from '../contract/pool.js'
+import { clock, LAST_LINE, plain, table } from './markdown.js'
 
 /** Rows of each table on a pool's page in the Temporal UI; the rest is in the paged queries and the CLI. */
 const PAGE_ROWS = 20
+const REASON_CHARS = 300
 
-/** The pool's current details in Markdown: what it is doing and why, for an operator who has only the Temporal UI. */
+/**
+ * The pool's current details in Markdown: what it is doing and why, for an operator who has only the Temporal UI.
+ * The page is drawn when something happens and read later, so it names moments and never says "for 3 s".
+ */
 export function poolPage(state: PoolState, now: number): string {
   const status = statusOf(state, now)
   return [
-    headline(status),
-    budgetTable(status),
+    headline(status, now),
+    ...attention(status, now),
+    facts(state, status, now),
     podTable(state, status, now),
-    queueTable(state, status, now),
-    tail(status),
-    // The UI cuts off the last line of current details (seen in 2.42).
-    '&nbsp;',
+    queueSection(state, status, now),
+    LAST_LINE,
   ]
     .filter((part) => part !== '')
     .join('\n\n')
@@ -27,68 +31,163 @@ export function poolLine(status: PoolStatus): string {
   return `${status.mode}: ${budget.held} of ${budget.inForce} seats, ${status.leases} leases, ${pods.idle} warm, ${pods.standby} standby, ${queue.capacity + queue.slotBusy} waiting`
 }
 
-function headline(status: PoolStatus): string {
-  const warning = status.breaker.last ? ` Last start failure: ${status.breaker.last.message}` : ''
-  const breaker = status.breaker.open ? ' **Creation stopped: pods do not start.**' : ''
-  return `### Pool ${status.pool}: ${status.mode}\n${poolLine(status)}.${breaker}${warning}`
+function headline(status: PoolStatus, now: number): string {
+  const asOf = `${new Date(now).toISOString().slice(0, 19).replace('T', ' ')} UTC`
+  return `### Pool ${status.pool}: ${poolLine(status)}\n\nAs it was at ${asOf}, when something last happened here. All times are UTC.`
 }
 
-function budgetTable({ budget, standby, grants, pods, podsCreated }: PoolStatus): string {
+/** What an operator should look at first; nothing in a healthy pool. */
+function attention(status: PoolStatus, now: number): string[] {
+  const { pool, mode, breaker, budget, poison, leaked } = status
+  const lines: string[] = []
+  if (mode === 'paused')
+    lines.push(`**Paused**: requests wait, nothing is granted. Go on with \`firepool pool resume ${pool}\`.`)
+  if (mode === 'draining')
+    lines.push(
+      `**Draining**: pods go when they are idle, nothing is granted. Go on with \`firepool pool resume ${pool}\`.`,
+    )
+  if (mode === 'deleting') lines.push('**Deleting**: it ends when its last pod is gone.')
+  if (breaker.failures > 0) {
+    const what = breaker.open
+      ? `**Pods do not start**: ${breaker.failures} failures in a row. Nothing is created until ${clock(breaker.retryAtMs!, now)}; without a standby, requests fail with PodStartFailed.`
+      : `**Pods failed to start**: ${breaker.failures} in a row so far; the pool goes on trying.`
+    const last = breaker.last
+      ? ` The last: ${plain(breaker.last.message, REASON_CHARS)}. Mend the profile and apply it again.`
+      : ''
+    lines.push(what + last)
+  }
+  if (budget.fleetExpiresAtMs !== null && now >= budget.fleetExpiresAtMs)
+    lines.push('**The fleet budget expired**: only the guarantee is left, nothing grows above it.')
+  if (poison.count > 0)
+    lines.push(
+      `**Unreadable input**: ${poison.count} dropped. The last: ${plain(poison.last ?? '', REASON_CHARS)}`,
+    )
+  if (leaked > 0)
+    lines.push(`**Leaked leases**: ${leaked} ended by reconcile, because their holder had vanished.`)
+  return lines
+}
+
+function facts(state: PoolState, status: PoolStatus, now: number): string {
+  const { budget, standby, grants, pods, ends } = status
+  const { maxPods, keepAliveMs, profile } = state.spec
+  const kinds = [
+    `${pods.leased} leased`,
+    `${pods.idle} idle (warm for its last caller)`,
+    `${pods.standby} standby (${standby.target} wanted)`,
+    ...(['starting', 'promoting', 'draining', 'deleting'] as const)
+      .filter((kind) => pods[kind] > 0)
+      .map((kind) => `${pods[kind]} ${kind}`),
+  ]
+  const ended = Object.entries(ends).filter(([, count]) => count > 0)
+  const delay = profile.startDelay
   return [
-    '| budget | held | guarantee | standby | starting | grants warm / standby / cold | pods created |',
-    '|---|---|---|---|---|---|---|',
-    `| ${budget.inForce} | ${budget.held} | ${budget.guarantee} | ${standby.ready} of ${standby.target} | ${pods.starting} | ${grants.warm} / ${grants.standby} / ${grants.cold} | ${podsCreated} |`,
+    `- **Budget**: ${budget.held} of ${budget.inForce} seats held (${budgetInForce(state, now).reason}; guarantee ${budget.guarantee})`,
+    `- **Pods**: ${state.pods.size} of at most ${maxPods}: ${kinds.join(', ')}`,
+    `- **Leases**: ${status.leases} held. Granted so far: ${grants.warm} warm, ${grants.standby} standby, ${grants.cold} cold`,
+    `- **Ended so far**: ${ended.length === 0 ? 'none' : ended.map(([end, count]) => `${count} ${end}`).join(', ')}`,
+    `- **Keep-alive**: an idle pod stays with its caller for ${formatMs(keepAliveMs)}`,
+    ...(delay
+      ? [
+          `- **Cold starts are IMITATED**: ${formatMs(delay.minMs)} to ${formatMs(delay.maxMs)} are added to each`,
+        ]
+      : []),
   ].join('\n')
 }
 
 function podTable(state: PoolState, status: PoolStatus, now: number): string {
   const { rows, total } = podsPage(state, { limit: PAGE_ROWS })
-  if (total === 0) return ''
-  const lines = rows.map((row) => {
-    const lease = status.leased.find((l) => l.pod === row.pod)
-    const drain =
-      row.keepAliveAtMs === null ? '' : `asked to drain at ${new Date(row.keepAliveAtMs).toISOString()}`
-    return `| ${row.pod} | ${row.state} | ${cell(row.caller)} | ${cell(row.slot)} | ${row.epoch} | ${lease ? lease.leaseId.slice(0, 8) : ''} | ${formatMs(now - row.sinceMs)} | ${drain} |`
-  })
+  if (total === 0) return '#### Pods\n\nnone'
+  const leaseOf = new Map(status.leased.map((lease) => [lease.pod, lease.leaseId.slice(0, 8)]))
+  const lines = rows.map((row) => [
+    plain(row.pod, 80),
+    row.state,
+    plain(row.caller ?? ''),
+    plain(row.slot ?? ''),
+    leaseOf.get(row.pod) ?? '',
+    String(row.epoch),
+    clock(row.sinceMs, now),
+    nextOf(row, now),
+  ])
   return [
-    '#### Pods and leases',
-    '| pod | state | caller | slot | epoch | lease | for | next |',
-    '|---|---|---|---|---|---|---|---|',
-    ...lines,
-    ...more(total),
-  ].join('\n')
+    '#### Pods and their leases',
+    table(['pod', 'state', 'caller', 'slot', 'lease', 'epoch', 'since', 'next'], lines),
+    ...more(status.pool, total),
+  ].join('\n\n')
 }
 
-function queueTable(state: PoolState, status: PoolStatus, now: number): string {
+function nextOf(row: PodRow, now: number): string {
+  if (row.keepAliveAtMs === null) return ''
+  return row.state === 'leased'
+    ? `recall ${clock(row.keepAliveAtMs, now)} if unused`
+    : `drain ${clock(row.keepAliveAtMs, now)}`
+}
+
+function queueSection(state: PoolState, status: PoolStatus, now: number): string {
   const { rows, total } = queuePage(state, { limit: PAGE_ROWS }, now)
-  if (total === 0) return '#### Queue\nempty'
-  const lines = rows.map(
-    (row) =>
-      `| ${row.position} | ${cell(row.caller)} | ${cell(row.slot)} | ${row.priority} | ${row.reason} | ${formatMs(row.waitedMs)} |`,
-  )
+  if (total === 0) return '#### Queue\n\nempty'
+  const lines = rows.map((row) => [
+    String(row.position),
+    plain(row.caller),
+    plain(row.slot),
+    String(row.priority),
+    clock(now - row.waitedMs, now),
+    clock(row.deadlineMs, now),
+    row.reason,
+  ])
   return [
-    `#### Queue (${total} of at most ${status.queue.limit})`,
-    '| # | caller | slot | priority | waits for | since |',
-    '|---|---|---|---|---|---|',
-    ...lines,
-    ...more(total),
-  ].join('\n')
+    `#### Queue: ${total} waiting, at most ${status.queue.limit}`,
+    table(['#', 'caller', 'slot', 'priority', 'since', 'until', 'waits because'], lines),
+    ...more(status.pool, total),
+    reasons(status, rows, state.spec.podStartMs),
+  ].join('\n\n')
 }
 
-function tail({ poison, leaked }: PoolStatus): string {
-  const lines = []
-  if (poison.count > 0) lines.push(`Dropped as unreadable: ${poison.count}, the last: ${cell(poison.last)}`)
-  if (leaked > 0) lines.push(`Leases whose holder had vanished: ${leaked}`)
-  return lines.join('\n')
+/** What the reasons in the queue mean here and now, and what helps: only those that occur. */
+function reasons(status: PoolStatus, rows: readonly QueueRow[], podStartMs: number): string {
+  const { pool, budget, pods } = status
+  const meaning: Record<string, string> = {
+    BudgetExhausted: `all ${budget.inForce} seats of the budget are held. A seat comes free when a lease has ended and its pod was drained; or raise the budget: \`firepool pool resize ${pool} --budget N\``,
+    SlotBusy:
+      'another workflow holds this slot of the same caller; it is served when that lease ends. Parallel leases need different slots',
+    PodStarting: `a pod is on its way (${pods.starting} starting; a start may take ${formatMs(podStartMs)})`,
+    PodStartFailed: 'pods do not start, see above',
+  }
+  const seen = new Set(rows.map((row) => row.reason))
+  return [...seen].map((reason) => `- ${reason}: ${meaning[reason] ?? 'see above'}.`).join('\n')
 }
 
-function more(total: number): string[] {
-  return total > PAGE_ROWS ? [`\n${total - PAGE_ROWS} more: firepool pool describe --all`] : []
+function more(pool: string, total: number): string[] {
+  return total > PAGE_ROWS ? [`${total - PAGE_ROWS} more: \`firepool pool describe ${pool} --all\``] : []
 }
 
-/** Text of a user in a Markdown table: short, in one line, without the table's own signs. */
-function cell(text: string | null): string {
-  if (text === null) return ''
-  const line = text.replace(/[|\n\r`<>]/g, ' ')
-  return line.length > 60 ? `${line.slice(0, 57)}...` : line
+/** What the pool's timer waits for, as its summary says it. Call it after nextDeadline. */
+export function deadlineSummary(state: PoolState): string {
+  const top = state.index.deadlines.peek()
+  if (!top) return 'next deadline'
+  const { kind, id } = top
+  switch (kind) {
+    case 'request':
+      return `time-out of the request for lease ${id.slice(0, 8)}`
+    case 'keepAlive':
+      return `keep-alive of pod ${id} ends`
+    case 'start':
+      return `pod ${id} must have started`
+    case 'lifetime':
+      return `pod ${id} has reached its lifetime`
+    case 'tombstone':
+      return 'forget an ended lease'
+    case 'token':
+      return `forget a token that came without a request (lease ${id.slice(0, 8)})`
+    case 'effect':
+      return `try ${state.effects.get(id)?.kind ?? 'an effect'} again`
+    case 'pool':
+      return POOL_DEADLINES[id] ?? 'look after the pool'
+  }
+}
+
+const POOL_DEADLINES: Record<string, string> = {
+  breaker: 'try again to start pods',
+  describe: 'look whether the holders of leases still run',
+  fleet: 'the fleet budget expires',
+  shrink: 'ask pods above the budget to drain',
 }

@@ -35,10 +35,10 @@ import { Lanes } from './lanes.js'
 import { Mirror } from './mirror.js'
 import { READERS, readSignal } from './pool-inputs.js'
 import { watchBackend } from './pool-observation.js'
-import { poolPage } from './pool-page.js'
+import { deadlineSummary, poolPage } from './pool-page.js'
 
 const UID_CHARS = 6
-/** Rendering the page costs O(pods): a large pool's page is made anew at most this often. */
+/** Drawing the page costs O(pods + leases): a large pool's page is drawn at most this often. */
 const PAGE_MS = 1_000
 const PAGE_ALWAYS_BELOW = 100
 
@@ -96,7 +96,7 @@ class PoolEntity {
       const { effects } = step(this.state, this.inbox.splice(0), now)
       this.lanes.push(effects)
       const next = nextDeadline(this.state)
-      if (next !== null) this.alarm.at(next, `pool ${this.state.spec.name}: next deadline`)
+      if (next !== null) this.alarm.at(next, deadlineSummary(this.state))
       this.show(now, happened)
       if (isFinished(this.state) && this.lanes.idle) return
       await this.continueWhenDue()
@@ -122,7 +122,8 @@ class PoolEntity {
   }
 
   private show(now: number, happened: boolean): void {
-    if (this.state.pods.size < PAGE_ALWAYS_BELOW || now >= this.pageAt + PAGE_MS) {
+    const rows = this.state.pods.size + this.state.leases.size
+    if (rows < PAGE_ALWAYS_BELOW || now >= this.pageAt + PAGE_MS) {
       setCurrentDetails(poolPage(this.state, now))
       this.pageAt = now
     }
@@ -178,17 +179,20 @@ class PoolEntity {
         validator: (payload) => {
           const checked = read(payload, Date.now())
           if (checked.problem) throw failureOf(checked.problem)
-          if (name === SIGNAL.apply && isRecord(payload) && payload.name !== this.state.spec.name) {
-            throw failureOf(
-              problem(
-                'InvalidRequest',
-                `this is pool ${this.state.spec.name}; a pool cannot be renamed, create another`,
-              ),
-            )
-          }
+          const refusal = this.refuse(name, payload)
+          if (refusal !== null) throw failureOf(problem('InvalidRequest', refusal))
         },
       },
     )
+  }
+
+  /** Why good input cannot be acted on now, or null. */
+  private refuse(name: string, payload: unknown): string | null {
+    const { spec, mode } = this.state
+    if (mode === 'deleting')
+      return `pool ${spec.name} is being deleted; wait for its end, then create it anew`
+    if (name !== SIGNAL.apply || !isRecord(payload) || payload.name === spec.name) return null
+    return `this is pool ${spec.name}; a pool cannot be renamed, create another`
   }
 
   private listenForDelete(): void {

@@ -3,6 +3,7 @@ import type { JobResult, JobSpec } from '../contract/job.js'
 import { TIMEOUT } from '../contract/limits.js'
 import { ACTIVITY, QUEUE } from '../contract/names.js'
 import type { RunInput } from '../contract/run.js'
+import { summaryText } from './summary.js'
 
 type RunActivities = Record<typeof ACTIVITY.run, (input: RunInput) => Promise<JobResult>>
 
@@ -23,10 +24,7 @@ export function runOnPod(input: RunInput, jobMs: number): Promise<JobResult> {
   return run!(input)
 }
 
-const SUMMARY_CHARS = 80
-
-function summaryOf(job: JobSpec): string {
-  const text = Array.isArray(job.command) ? job.command.join(' ') : String(job.command)
-  const line = text.replace(/\s+/g, ' ')
-  return line.length > SUMMARY_CHARS ? `${line.slice(0, SUMMARY_CHARS - 3)}...` : line
+/** The command, in one line. */
+function summaryOf({ command }: JobSpec): string {
+  return summaryText(Array.isArray(command) ? command.join(' ') : String(command))
 }

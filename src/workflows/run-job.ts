@@ -31,7 +31,7 @@ const MAX_ACQUIRES = 20
  * @throws ApplicationFailure whose type is the code
  */
 export async function runJob(input: RunJobInput): Promise<JobResult> {
-  const { pool, who, acquireMs, jobMs, rerun } = checked(input)
+  const { pool, who, acquireMs, jobMs, rerun, retire } = checked(input)
   const info = workflowInfo()
   const holder = {
     workflowId: info.workflowId,
@@ -61,6 +61,7 @@ export async function runJob(input: RunJobInput): Promise<JobResult> {
       holder,
       leaseWorkflowId: info.workflowId,
       ...who,
+      requestedAtMs: Date.now(),
       deadlineMs: Date.now() + acquireMs,
       replyTo: 'signal',
     }
@@ -72,17 +73,24 @@ export async function runJob(input: RunJobInput): Promise<JobResult> {
       const { grant, end } = inbox
       if (!grant)
         throw failureOf(
-          end!.problem ?? problem('LeaseRevoked', `the lease ended (${end!.end}) before a pod was granted`),
+          (end!.end === 'failed' ? end!.problem : undefined) ??
+            problem('LeaseRevoked', `the lease ended (${end!.end}) before a pod was granted`),
         )
       setCurrentDetails(
         `One job on pod \`${grant.pod}\` of pool **${pool}**: **${grant.hit}**, after ${grant.waitedMs} ms in the pool.`,
       )
       return await runOnPod(
-        { v: 1, grant, jobId: `${jobId}/${starts}`, job: input.job, releaseAfter: true },
+        {
+          v: 1,
+          grant,
+          jobId: `${jobId}/${starts}`,
+          job: input.job,
+          releaseAfter: retire ? 'retire' : 'keep',
+        },
         jobMs,
       )
     } catch (error) {
-      await CancellationScope.nonCancellable(() => releaseLease(pool, leaseId))
+      await CancellationScope.nonCancellable(() => releaseLease(pool, leaseId, retire))
       if (isCancellation(error)) throw error
       last = problemOf(error)
       const again = last?.code === 'LeaseRevoked' || (last?.code === 'PodLost' && rerun)
@@ -106,5 +114,7 @@ function checked(input: RunJobInput) {
   const jobMs = checkJobEnvelope(input.job)
   if (jobMs.problem) return fail(jobMs.problem)
   const { acquireMs, ...who } = acquire.value
-  return { pool: pool.value, who, acquireMs, jobMs: jobMs.value, rerun: input.onPodLost === 'rerun' }
+  // Without a caller the workflow's own id is the key: nobody else will ever ask for this pod.
+  const retire = input.caller === undefined || input.caller === null
+  return { pool: pool.value, who, acquireMs, jobMs: jobMs.value, rerun: input.onPodLost === 'rerun', retire }
 }

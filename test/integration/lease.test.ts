@@ -166,7 +166,7 @@ describe('recall', () => {
   test('jobs that arrive while drains are under way all run exactly once', async () => {
     await world.pool('race', { keepAliveMs: 60, budget: 6, standby: 2 })
     const file = join(world.dir, marker())
-    const jobs = Array.from({ length: 40 }, (_, i) => ({ command: `echo ${i} >> ${file}` }))
+    const jobs = Array.from({ length: 24 }, (_, i) => ({ command: `echo ${i} >> ${file}` }))
     const handle = await world.start<Ran[]>('loop', [{ pool: 'race', jobs, pauseMs: 45 }])
     const ran = await handle.result()
     expect(ran.every((r: Ran) => r.result.exitCode === 0)).toBe(true)

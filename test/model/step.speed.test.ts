@@ -44,6 +44,7 @@ class Pool {
       slot: '0',
       tenant: '',
       priority: this.n % 3,
+      requestedAtMs: 0,
       deadlineMs: this.now + forMs,
       replyTo: 'signal' as const,
     }

@@ -139,13 +139,14 @@ export class World {
       slot: '0',
       tenant: '',
       priority: 0,
+      requestedAtMs: this.now,
       deadlineMs: this.now + (timeoutMs ?? 300_000),
       replyTo: 'signal',
       ...rest,
     }
   }
 
-  release(leaseId: string, more: { pod?: string; epoch?: number; clean?: boolean } = {}): void {
+  release(leaseId: string, more: { pod?: string; epoch?: number; clean?: boolean; retire?: boolean } = {}): void {
     this.send({ kind: 'release', release: { v: 1, leaseId, ...more } })
   }
 

@@ -148,6 +148,7 @@ export class Run {
         slot: plan.slot,
         tenant: '',
         priority: plan.priority,
+        requestedAtMs: world.sim.now,
         deadlineMs: world.sim.now + plan.acquireMs,
         replyTo: plan.replyTo,
       })

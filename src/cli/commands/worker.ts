@@ -1,0 +1,74 @@
+import { join } from 'node:path'
+import { Command } from 'commander'
+import { parseNumber } from '../arguments.js'
+import { addServerOptions, chooseServer, connect, type ServerOptions } from '../connection.js'
+import { EXIT_HELP } from '../exit-code.js'
+import { usageError } from '../failure.js'
+import { takeInterrupts } from '../interrupt.js'
+import { makeStateFolder, stateFolder } from '../state-folder.js'
+import { onOutputClosed, printJson, printNote, printOut } from '../terminal.js'
+
+const HELP = `
+Serves Firepool's task queues against a server that runs already, until SIGTERM or Ctrl-C. Running jobs and pods live
+on: the next worker on the same state folder adopts them. Several workers may share a folder.
+
+Examples:
+  TEMPORAL_ADDRESS=temporal:7233 firepool worker
+  firepool worker --address 127.0.0.1:7233 --namespace agents --dir /var/lib/firepool`
+
+interface WorkerOptions extends ServerOptions {
+  jobSlots?: number
+  cachedWorkflows?: number
+  json?: boolean
+}
+
+/** `firepool worker` */
+export function workerCommand(): Command {
+  const command = new Command('worker')
+    .description('only the worker, against a server that runs already')
+    .option('--job-slots <n>', 'jobs that may run at once under this worker (default: 1000)', parseNumber)
+    .option('--cached-workflows <n>', 'workflows kept in memory (default: 2000)', parseNumber)
+    .option('--json', 'print { v, address, namespace, dir } as one line when it serves')
+    .addHelpText('after', HELP)
+    .addHelpText('after', EXIT_HELP)
+    .action(work)
+  return addServerOptions(command)
+}
+
+async function work(options: WorkerOptions): Promise<void> {
+  const { jobSlots, cachedWorkflows } = options
+  checkCount('--job-slots', jobSlots, 1)
+  // Two is the least with which the SDK works.
+  checkCount('--cached-workflows', cachedWorkflows, 2)
+  const { address, namespace, because } = chooseServer(options)
+  const dir = makeStateFolder(stateFolder(options.dir))
+  onOutputClosed(() => {})
+  const interrupt = takeInterrupts(() => process.exit(130))
+  // Asked first for a clear error; the worker makes connections of its own.
+  await (await connect({ address, because })).close()
+  const { installRuntime } = await import('../temporal-runtime.js')
+  const { startFirepoolWorker } = await import('../../worker.js')
+  const worker = await startFirepoolWorker({
+    address,
+    namespace,
+    dir,
+    log: installRuntime(join(dir, 'worker.log')),
+    ...(jobSlots === undefined ? {} : { jobSlots }),
+    ...(cachedWorkflows === undefined ? {} : { cachedWorkflows }),
+  })
+  if (worker.searchAttributes) printNote(`note: ${worker.searchAttributes}`)
+  if (options.json) printJson({ v: 1, address, namespace, dir })
+  else printOut(`worker serves namespace ${namespace} at ${address} (${because}); state in ${dir}`)
+  const stop = () => {
+    printNote('stopping; running jobs and pods live on for the next worker')
+    worker.shutdown().catch(() => undefined)
+  }
+  if (interrupt.signal.aborted) stop()
+  interrupt.signal.addEventListener('abort', stop)
+  await worker.done
+}
+
+function checkCount(name: string, value: number | undefined, least: number): void {
+  if (value === undefined || (Number.isInteger(value) && value >= least && value <= 1_000_000)) return
+  throw usageError(`${name} is ${value}`, `give a whole number from ${least} to 1000000`)
+}

@@ -1,0 +1,47 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { Readable } from 'node:stream'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { collectText, parseEnv, readFiles } from './job-input.js'
+
+let dir: string
+beforeAll(() => {
+  dir = mkdtempSync(join(tmpdir(), 'firepool-input-'))
+})
+afterAll(() => rmSync(dir, { recursive: true, force: true }))
+
+test('environment variables, given or passed on', () => {
+  expect(parseEnv(['A=1', 'B=x=y', 'C', 'D='], { C: 'own' })).toEqual({ A: '1', B: 'x=y', C: 'own', D: '' })
+  expect(() => parseEnv(['=1'])).toThrow(/no name/)
+  expect(() => parseEnv(['NOT_SET'], {})).toThrow(/not set here/)
+})
+
+test('files keep their mode; bytes that are no text go as base64; a colon names the destination', () => {
+  writeFileSync(join(dir, 'a.sh'), 'echo ü', { mode: 0o755 })
+  writeFileSync(join(dir, 'b:c'), Buffer.from([0xff, 0x00]), { mode: 0o600 })
+  expect(readFiles([join(dir, 'a.sh'), `${join(dir, 'a.sh')}:bin/run`, join(dir, 'b:c')])).toEqual([
+    { path: 'a.sh', content: 'echo ü', mode: 0o755 },
+    { path: 'bin/run', content: 'echo ü', mode: 0o755 },
+    { path: 'b:c', content: '/wA=', encoding: 'base64', mode: 0o600 },
+  ])
+})
+
+test('files that cannot be sent', () => {
+  writeFileSync(join(dir, 'large'), Buffer.alloc(3 * 1024 * 1024))
+  expect(() => readFiles([join(dir, 'large')])).toThrow(/3145728 bytes.*at most 1000000/)
+  expect(() => readFiles([join(dir, 'none')])).toThrow(/no such file/)
+  expect(() => readFiles([dir])).toThrow(/folder/)
+  expect(() => readFiles([`${join(dir, 'a.sh')}:`])).toThrow(/behind the colon/)
+})
+
+test('standard input', async () => {
+  expect(await collectText(Readable.from([Buffer.from('a'), Buffer.from('ü')]))).toBe('aü')
+  await expect(collectText(Readable.from([Buffer.from([0xff])]))).rejects.toThrow(/not UTF-8/)
+  const endless = Readable.from(
+    (function* () {
+      for (;;) yield Buffer.alloc(65_536, 'x')
+    })(),
+  )
+  await expect(collectText(endless)).rejects.toThrow(/at most 1000000/)
+})

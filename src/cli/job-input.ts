@@ -1,0 +1,105 @@
+import { isUtf8 } from 'node:buffer'
+import { fstatSync, readFileSync, statSync } from 'node:fs'
+import { basename } from 'node:path'
+import type { Readable } from 'node:stream'
+import { type JobFile, LIMIT } from '../contract/index.js'
+import { usageError } from './failure.js'
+
+/** `K=V`, or `K` alone for its value in our own environment. @throws CliError */
+export function parseEnv(
+  pairs: readonly string[],
+  own: NodeJS.ProcessEnv = process.env,
+): Record<string, string> {
+  const env: Record<string, string> = {}
+  for (const pair of pairs) {
+    const equals = pair.indexOf('=')
+    const name = equals < 0 ? pair : pair.slice(0, equals)
+    if (name === '') throw usageError(`--env ${pair} has no name before '='`, 'write --env NAME=VALUE')
+    const value = equals < 0 ? own[name] : pair.slice(equals + 1)
+    if (value === undefined)
+      throw usageError(
+        `--env ${name} names a variable that is not set here`,
+        `write --env ${name}=VALUE, or set it first`,
+      )
+    env[name] = value
+  }
+  return env
+}
+
+/** Files for the pod's work folder, each `PATH` or `PATH:DEST`. @throws CliError */
+export function readFiles(specs: readonly string[]): JobFile[] {
+  let bytes = 0
+  return specs.map((spec) => {
+    const { path, dest } = splitFileSpec(spec)
+    try {
+      const { size, mode } = statSync(path)
+      bytes += size
+      if (bytes > LIMIT.jobBytes) throw tooLarge(`with ${path} the job`, bytes)
+      const content = readFileSync(path)
+      const permissions = { mode: mode & 0o777 }
+      if (isUtf8(content)) return { path: dest, content: content.toString('utf8'), ...permissions }
+      return { path: dest, content: content.toString('base64'), encoding: 'base64' as const, ...permissions }
+    } catch (error) {
+      const { code, message } = error as NodeJS.ErrnoException
+      if (code === undefined || (error as Error).name === 'CliError') throw error
+      const why = code === 'ENOENT' ? 'there is no such file' : code === 'EISDIR' ? 'it is a folder' : message
+      throw usageError(`--file ${path} cannot be read: ${why}`, 'give PATH or PATH:DEST of a regular file')
+    }
+  })
+}
+
+/** DEST is relative to the work folder; a path that exists with a colon in it is taken whole. */
+function splitFileSpec(spec: string): { path: string; dest: string } {
+  const colon = spec.lastIndexOf(':')
+  if (colon <= 0 || exists(spec)) return { path: spec, dest: basename(spec) }
+  const dest = spec.slice(colon + 1)
+  if (dest === '')
+    throw usageError(`--file ${spec} has nothing behind the colon`, 'write PATH:DEST, or PATH alone')
+  return { path: spec.slice(0, colon), dest }
+}
+
+function exists(path: string): boolean {
+  return statSync(path, { throwIfNoEntry: false }) !== undefined
+}
+
+/**
+ * What is piped or redirected into standard input; undefined when it is a terminal, a device or closed.
+ * @throws CliError when it is larger than a job may be, or no text
+ */
+export async function readStdin(): Promise<string | undefined> {
+  if (!isPiped()) return undefined
+  return collectText(process.stdin)
+}
+
+function isPiped(): boolean {
+  try {
+    const stat = fstatSync(0)
+    return stat.isFIFO() || stat.isFile() || stat.isSocket()
+  } catch {
+    return false
+  }
+}
+
+/** All of a stream as text. @throws CliError as soon as it has more than a job may have */
+export async function collectText(stream: Readable): Promise<string> {
+  const chunks: Buffer[] = []
+  let bytes = 0
+  for await (const chunk of stream) {
+    chunks.push(chunk as Buffer)
+    bytes += (chunk as Buffer).length
+    if (bytes > LIMIT.jobBytes) throw tooLarge('standard input', bytes)
+  }
+  const all = Buffer.concat(chunks)
+  if (isUtf8(all)) return all.toString('utf8')
+  throw usageError(
+    'standard input is not UTF-8 text, and a job takes its standard input as text',
+    'put it into a file and pass it with --file PATH (or use --no-stdin)',
+  )
+}
+
+function tooLarge(what: string, bytes: number) {
+  return usageError(
+    `${what} has ${bytes} bytes or more, at most ${LIMIT.jobBytes} are allowed for a whole job (Temporal's payload limit)`,
+    'let the job fetch large input itself',
+  )
+}

@@ -1,0 +1,180 @@
+import { expect, test } from 'vitest'
+import { reportOf } from './failure.js'
+import { PoolFileError, type PoolFileProblem, parsePoolFile, readPoolFile, sizeBytes } from './pool-file.js'
+
+function problemsOf(text: string): PoolFileProblem[] {
+  try {
+    parsePoolFile(text, 'pools.yaml')
+  } catch (error) {
+    if (error instanceof PoolFileError) return [...error.problems]
+    throw error
+  }
+  return []
+}
+
+const short = (text: string) => problemsOf(text).map(({ line, path, why }) => `${line} ${path}: ${why}`)
+
+test('a whole file becomes specs with every default', () => {
+  const [cpu, other] = parsePoolFile(
+    `
+pools:
+  - name: cpu
+    budget: 2
+    standby: 1
+    keepAlive: 90s
+    podLifetime: 3600000
+    profile: &profile
+      env: { MODE: fast }
+      limits: { memory: 512MiB, fileSize: 1.5GiB, openFiles: 100 }
+      startDelay: { min: 20s, max: 35s }
+      prepare: [sh, -c, 'true']
+  - name: other
+    budget: 1
+    profile: *profile
+`,
+    'pools.yaml',
+  )
+  expect(cpu).toMatchObject({
+    v: 1,
+    name: 'cpu',
+    budget: 2,
+    guarantee: 2,
+    keepAliveMs: 90_000,
+    podLifetimeMs: 3_600_000,
+  })
+  expect(cpu!.profile).toEqual({
+    backend: 'local',
+    env: { MODE: 'fast' },
+    startDelay: { minMs: 20_000, maxMs: 35_000 },
+    limits: {
+      memoryBytes: 512 * 2 ** 20,
+      fileBytes: 1.5 * 2 ** 30,
+      openFiles: 100,
+      cpuSeconds: null,
+      processes: null,
+    },
+    prepare: ['sh', '-c', 'true'],
+  })
+  expect(other).toMatchObject({ name: 'other', standby: 0, profile: cpu!.profile })
+})
+
+test('unknown keys are named with their line and what was probably meant', () => {
+  const text = `pools:
+  - name: a
+    budgett: 3
+    budget: 3
+    keepAliveMs: 4
+    profile:
+      limits:
+        foo: 1
+`
+  expect(problemsOf(text)).toMatchObject([
+    { line: 3, path: 'pools[0].budgett', remedy: "did you mean 'budget'?" },
+    { line: 5, path: 'pools[0].keepAliveMs', remedy: "did you mean 'keepAlive'?" },
+    {
+      line: 8,
+      path: 'pools[0].profile.limits.foo',
+      why: 'unknown key "foo"',
+      remedy: 'use one of: memory, cpuSeconds, openFiles, processes, fileSize',
+    },
+  ])
+})
+
+test('all errors of all pools come at once, in the order of the file', () => {
+  const text = `pools:
+  - name: A_
+    budget: -1
+    standby: 1000000000
+    keepAlive: 99d
+  - name: b
+    budget: "4"
+    maxPods: 1.5
+    podStart: soon
+    profile:
+      backend: k8s
+      limits: { memory: 12QiB }
+      env: { PORT: 80 }
+      startDelay: { min: 20s, max: 3s }
+      prepare: pip install
+  - budget: 2
+    guarantee: 3
+  - name: c
+    budget: 2
+    guarantee: 3
+`
+  expect(short(text)).toEqual([
+    expect.stringMatching(/^2 pools\[0\]\.name: a pool's name has 1 to 63 characters/),
+    '3 pools[0].budget: budget is -1',
+    '4 pools[0].standby: standby is 1000000000',
+    '5 pools[0].keepAlive: keepAlive is 8553600000 ms',
+    '7 pools[1].budget: this must be a number, not "4"',
+    '8 pools[1].maxPods: maxPods must be a whole number, not 1.5',
+    expect.stringMatching(/^9 pools\[1\]\.podStart: this must be a duration/),
+    expect.stringMatching(/^11 pools\[1\]\.profile\.backend: .*"k8s"/),
+    expect.stringMatching(/^12 pools\[1\]\.profile\.limits\.memory: this must be a size/),
+    '13 pools[1].profile.env.PORT: this must be a text, not 80',
+    expect.stringMatching(/^14 pools\[1\]\.profile\.startDelay: .*max is 3000 ms/),
+    expect.stringMatching(/^15 pools\[1\]\.profile\.prepare: this must be a command as a list/),
+    '16 pools[2].name: name is missing',
+    '20 pools[3].guarantee: guarantee is 3, more than the budget of 2',
+  ])
+  for (const problem of problemsOf(text)) expect(problem.remedy, problem.path).not.toBe('')
+})
+
+test('two pools with one name', () => {
+  const text = 'pools:\n  - { name: a, budget: 1 }\n  - { name: b, budget: 1 }\n  - { name: a, budget: 2 }\n'
+  expect(short(text)).toEqual(['4 pools[2].name: two pools have the name "a"; the other one is on line 2'])
+})
+
+test.each([
+  ['syntax', 'pools:\n  - name: a: b\n', 2],
+  ['a tab', 'pools:\n  - name: a\n\tbudget: 1\n', 3],
+  ['a key twice', 'pools:\n  - name: a\n    budget: 1\n    budget: 2\n', 4],
+  ['two documents', 'pools:\n  - { name: x, budget: 1 }\n---\npools: []\n', 3],
+  ['an alias of nothing', 'pools: *nothing\n', 1],
+  ['an alias bomb', `a: &a [1]\n${bomb()}pools: *i\n`, 1],
+  ['nothing', '', 1],
+  ['a comment alone', '# soon\n', 1],
+  ['a list', '- name: a\n', 1],
+  ['a text', 'pools', 1],
+  ['no pools', 'pools: []\n', 1],
+  ['a key without a value', 'pools:\n  - name: a\n    budget:\n', 3],
+  ['a pool that is a number', 'pools:\n  - { name: a, budget: 1 }\n  - 3\n', 3],
+])('%s is an error with its line', (_, text, line) => {
+  const problems = problemsOf(text)
+  expect(problems.length).toBeGreaterThan(0)
+  expect(problems[0]!.line).toBe(line)
+})
+
+function bomb(): string {
+  const names = 'abcdefghi'.split('')
+  return names
+    .slice(1)
+    .map((name, at) => `${name}: &${name} [${Array(10).fill(`*${names[at]}`).join(', ')}]\n`)
+    .join('')
+}
+
+test('the report has code 2, and one complaint for each error', () => {
+  try {
+    parsePoolFile('pools:\n  - nam: a\n    budget: 1\n', 'p.yaml')
+    expect.unreachable()
+  } catch (error) {
+    const report = reportOf(error)
+    expect(report.exitCode).toBe(2)
+    expect(report.all!.map((p) => p.why)).toEqual([
+      'p.yaml:2: pools[0].name: name is missing',
+      'p.yaml:2: pools[0].nam: unknown key "nam"',
+    ])
+  }
+})
+
+test('a file that is not there', () => {
+  expect(() => readPoolFile('/nonexistent/pools.yaml')).toThrow(/no such file/)
+})
+
+test('sizes', () => {
+  expect(sizeBytes('512MiB')).toBe(536_870_912)
+  expect(sizeBytes('1.5 kib')).toBe(1_536)
+  expect(sizeBytes(7)).toBe(7)
+  expect(sizeBytes('12 apples')).toBe('12 apples')
+})

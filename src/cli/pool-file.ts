@@ -1,0 +1,345 @@
+import { readFileSync, statSync } from 'node:fs'
+import { z } from 'zod'
+import { checkPoolSpec, durationMs, isRecord, LIMIT, type PoolSpec, shown } from '../contract/index.js'
+import { EXIT } from './exit-code.js'
+import { CliError, type FailureReport, splitMessage } from './failure.js'
+import { closestWord } from './suggestion.js'
+import { type Place, parseYaml, type YamlFile } from './yaml-file.js'
+
+/**
+ * The pool file: what users write. Shapes and names are checked here, numbers and their defaults by checkPoolSpec;
+ * docs/cli.md has the table.
+ */
+
+const duration = z.union([z.number(), z.string().refine((text) => durationMs(text) !== undefined)])
+const size = z.union([z.number(), z.string().refine((text) => typeof sizeBytes(text) === 'number')])
+const LIMITS = z.strictObject({
+  memory: size.optional(),
+  cpuSeconds: z.number().optional(),
+  openFiles: z.number().optional(),
+  processes: z.number().optional(),
+  fileSize: size.optional(),
+})
+const START_DELAY = z.strictObject({ min: duration, max: duration })
+const PROFILE = z.strictObject({
+  backend: z.string().optional(),
+  env: z.record(z.string(), z.string()).optional(),
+  startDelay: START_DELAY.optional(),
+  limits: LIMITS.optional(),
+  prepare: z.array(z.string()).optional(),
+})
+const POOL = z.strictObject({
+  name: z.string(),
+  budget: z.number(),
+  guarantee: z.number().optional(),
+  standby: z.number().optional(),
+  maxPods: z.number().optional(),
+  queueLimit: z.number().optional(),
+  keepAlive: duration.optional(),
+  podStart: duration.optional(),
+  podLifetime: duration.optional(),
+  profile: PROFILE.optional(),
+})
+const FILE = z.strictObject({ pools: z.array(POOL).min(1) })
+
+type PoolText = z.infer<typeof POOL>
+
+/** Keys of each map in the file, by the key that leads to it. */
+const KEYS: Record<string, readonly string[]> = {
+  '': Object.keys(FILE.shape),
+  pools: Object.keys(POOL.shape),
+  profile: Object.keys(PROFILE.shape),
+  startDelay: Object.keys(START_DELAY.shape),
+  limits: Object.keys(LIMITS.shape),
+}
+
+/** What a value must look like, by the key that it stands under: a word of help that no schema library has. */
+const EXPECTED: Record<string, string> = {
+  keepAlive: "a duration such as '90s' or '5m', or milliseconds",
+  podStart: "a duration such as '90s' or '5m', or milliseconds",
+  podLifetime: "a duration such as '12h', or milliseconds",
+  min: "a duration such as '20s', or milliseconds",
+  max: "a duration such as '35s', or milliseconds",
+  memory: "a size such as '512MiB', or bytes",
+  fileSize: "a size such as '1GiB', or bytes",
+  env: 'a map of names to texts',
+  prepare: "a command as a list of texts, such as ['pip', 'install', 'numpy']",
+  pools: "a list of pools, each beginning with '- name: ...'",
+}
+
+/** Larger than any sensible file: a wrong file must not be read for minutes. */
+const FILE_BYTES_MAX = 1024 * 1024
+
+export interface PoolFileProblem {
+  file: string
+  /** from 1 */
+  line: number
+  /** e.g. 'pools[0].profile.limits.memory' */
+  path: string
+  why: string
+  remedy: string
+}
+
+/** All that is wrong with a pool file, at once. */
+export class PoolFileError extends Error {
+  override readonly name = 'PoolFileError'
+  constructor(readonly problems: readonly PoolFileProblem[]) {
+    super(problems.map((p) => `${locationOf(p)}: ${p.why}; ${p.remedy}`).join('\n'))
+  }
+
+  report(): FailureReport {
+    const all = this.problems.map((p) => ({
+      ...p,
+      code: 'InvalidPoolFile',
+      why: `${locationOf(p)}: ${p.why}`,
+    }))
+    const count = all.length === 1 ? 'an error' : `${all.length} errors`
+    return { code: 'InvalidPoolFile', why: `the pool file has ${count}`, exitCode: EXIT.poolFile, all }
+  }
+}
+
+function locationOf({ file, line, path }: PoolFileProblem): string {
+  return path === '' ? `${file}:${line}` : `${file}:${line}: ${path}`
+}
+
+/**
+ * Reads a pool file; '-' is standard input.
+ * @throws PoolFileError with everything that is wrong, CliError when the file cannot be read
+ */
+export function readPoolFile(file: string): PoolSpec[] {
+  let text: string
+  try {
+    if (file !== '-' && statSync(file).size > FILE_BYTES_MAX) throw new Error('it has more than 1 MiB')
+    text = readFileSync(file === '-' ? 0 : file, 'utf8')
+  } catch (error) {
+    const { code, message } = error as NodeJS.ErrnoException
+    const why = code === 'ENOENT' ? 'there is no such file' : code === 'EISDIR' ? 'it is a folder' : message
+    throw new CliError(
+      'InvalidPoolFile',
+      `the pool file ${file} cannot be read: ${why}`,
+      'give the path of a YAML file with -f; firepool pool apply --help shows one',
+      EXIT.poolFile,
+    )
+  }
+  return parsePoolFile(text, file === '-' ? '<stdin>' : file)
+}
+
+/**
+ * The pools of a file's text, every default filled in.
+ * @param file its name, for messages
+ * @throws PoolFileError with everything that is wrong
+ */
+export function parsePoolFile(text: string, file: string): PoolSpec[] {
+  const yaml = parseYaml(text)
+  if (yaml.problems.length > 0) throw new PoolFileError(yaml.problems.map((p) => ({ ...p, file, path: '' })))
+  const problems = shapeProblems(yaml)
+  const pools = isRecord(yaml.value) && Array.isArray(yaml.value.pools) ? yaml.value.pools : []
+  const specs: PoolSpec[] = []
+  for (const [at, pool] of pools.entries()) {
+    if (!isRecord(pool)) continue
+    const place: Place = ['pools', at]
+    const found = boundProblems(pool, place, problems)
+    problems.push(...found)
+    if (problems.some((p) => startsWith(p.place, place))) continue
+    specs.push(checkPoolSpec(draftOf(pool as PoolText)).value!)
+  }
+  problems.push(...doubledNames(pools, yaml))
+  if (problems.length === 0) return specs
+  throw new PoolFileError(
+    problems
+      .map(({ place, key, why, remedy }) => {
+        const whole = key === undefined ? place : [...place, key]
+        return { file, line: yaml.lineOf(whole), path: pathText(whole), why, remedy }
+      })
+      .sort((a, b) => a.line - b.line),
+  )
+}
+
+/** A problem before its line is known. */
+interface Finding {
+  place: Place
+  /** of a map at `place`, when it is the key itself that is wrong */
+  key?: string
+  why: string
+  remedy: string
+}
+
+function shapeProblems(yaml: YamlFile): Finding[] {
+  if (yaml.value === null || yaml.value === undefined) {
+    return [{ place: [], why: 'the file is empty', remedy: "write a list of pools under 'pools:'" }]
+  }
+  const checked = FILE.safeParse(yaml.value)
+  return checked.success ? [] : checked.error.issues.flatMap((issue) => findingsOf(issue, yaml.value))
+}
+
+function findingsOf(issue: z.core.$ZodIssue, root: unknown): Finding[] {
+  const place = issue.path as Place
+  if (issue.code === 'unrecognized_keys') return issue.keys.map((key) => unknownKey(place, key))
+  const value = valueAt(root, place)
+  const name = nameOf(place)
+  const expected = EXPECTED[name] ?? expectedBy(issue, name)
+  if (value === undefined) {
+    return [{ place, why: `${name} is missing`, remedy: `add '${name}:' with ${expected}` }]
+  }
+  if (value === null) {
+    return [{ place, why: `${name} has no value`, remedy: `write ${expected} behind it, or remove the key` }]
+  }
+  return [{ place, why: `this must be ${expected}, not ${shown(value)}`, remedy: rewriteHint(issue, value) }]
+}
+
+/** 'pool' for an entry of pools, 'prepare[]' for one of prepare, else the last key. */
+function nameOf(place: Place): string {
+  const last = place.at(-1)
+  if (last === undefined) return 'the file'
+  if (typeof last === 'string') return last
+  return place.length === 2 ? 'pool' : `${place.at(-2)}[]`
+}
+
+function unknownKey(place: Place, key: string): Finding {
+  const known = KEYS[String(place.findLast((step) => typeof step === 'string') ?? '')] ?? []
+  const meant = closestWord(key, known)
+  const remedy = meant ? `did you mean '${meant}'?` : `use one of: ${known.join(', ')}`
+  return { place, key, why: `unknown key ${shown(key)}`, remedy }
+}
+
+function expectedBy(issue: z.core.$ZodIssue, name: string): string {
+  if (issue.code === 'too_small') return 'a list with at least one pool'
+  if (name === 'the file') return "a map with the key 'pools'"
+  const type = issue.code === 'invalid_type' ? issue.expected : ''
+  const words: Record<string, string> = { number: 'a number', string: 'a text', array: 'a list' }
+  return words[type] ?? `a map with the keys ${(KEYS[name === 'pool' ? 'pools' : name] ?? []).join(', ')}`
+}
+
+function rewriteHint(issue: z.core.$ZodIssue, value: unknown): string {
+  const expected = issue.code === 'invalid_type' ? issue.expected : ''
+  if (expected === 'number' && typeof value === 'string' && value !== '' && Number.isFinite(Number(value)))
+    return `write ${value} without quotes`
+  if (expected === 'string' && (typeof value === 'number' || typeof value === 'boolean'))
+    return `put it in quotes: '${value}'`
+  return 'correct the value; docs/cli.md has every key with its bounds'
+}
+
+function doubledNames(pools: readonly unknown[], yaml: YamlFile): Finding[] {
+  const first = new Map<string, number>()
+  return pools.flatMap((pool, at): Finding[] => {
+    if (!isRecord(pool) || typeof pool.name !== 'string') return []
+    const earlier = first.get(pool.name)
+    if (earlier === undefined) {
+      first.set(pool.name, at)
+      return []
+    }
+    const line = yaml.lineOf(['pools', earlier, 'name'])
+    const why = `two pools have the name ${shown(pool.name)}; the other one is on line ${line}`
+    return [{ place: ['pools', at, 'name'], why, remedy: 'rename one of them, or remove it' }]
+  })
+}
+
+/** The file's keys that checkPoolSpec looks at one by one, as paths in a pool. */
+const FIELDS: readonly (readonly [string, ...string[]])[] = [
+  ...['name', 'budget', 'standby', 'guarantee', 'maxPods', 'queueLimit'].map((key) => [key] as [string]),
+  ...['keepAlive', 'podStart', 'podLifetime'].map((key) => [key] as [string]),
+  ...['backend', 'env', 'startDelay', 'prepare'].map((key) => ['profile', key] as [string, string]),
+  ...LIMITS.keyof().options.map((key) => ['profile', 'limits', key] as [string, ...string[]]),
+]
+
+/**
+ * What checkPoolSpec says about a pool. It stops at the first problem, so each field is shown to it by itself; then the
+ * whole pool, whose problem is that of the field without which there is none.
+ */
+function boundProblems(pool: Record<string, unknown>, place: Place, known: readonly Finding[]): Finding[] {
+  const found: Finding[] = []
+  for (const field of FIELDS) {
+    const value = valueAt(pool, field)
+    const at: Place = [...place, ...field]
+    if (value === undefined || value === null || known.some((p) => startsWith(p.place, at))) continue
+    const problem = problemOf(draftOf({ name: 'probe', budget: LIMIT.pods, ...nested(field, value) }))
+    if (problem) found.push({ place: at, ...problem })
+  }
+  if (found.length > 0 || known.some((p) => startsWith(p.place, place))) return found
+  const problem = problemOf(draftOf(pool as PoolText))
+  if (!problem) return []
+  const cause = FIELDS.find((field) => !problemOf(draftOf(without(pool, field) as PoolText)))
+  return [{ place: [...place, ...(cause ?? [])], ...problem }]
+}
+
+function problemOf(draft: unknown): { why: string; remedy: string } | null {
+  const { problem } = checkPoolSpec(draft)
+  if (!problem) return null
+  const { why, remedy } = splitMessage(inFileWords(problem.message))
+  return { why, remedy: remedy ?? 'correct the value; docs/cli.md has every key with its bounds' }
+}
+
+/** The contract's names as the file writes them. */
+const FILE_WORDS: Record<string, string> = {
+  keepAliveMs: 'keepAlive',
+  podStartMs: 'podStart',
+  podLifetimeMs: 'podLifetime',
+  minMs: 'min',
+  maxMs: 'max',
+  memoryBytes: 'memory',
+  fileBytes: 'fileSize',
+}
+
+function inFileWords(message: string): string {
+  return message.replace(/\b(\w+(?:Ms|Bytes))\b/g, (word) => FILE_WORDS[word] ?? word)
+}
+
+/** A pool of the file in the contract's words. What is not understood goes on as it is, and is refused there. */
+function draftOf(pool: PoolText): unknown {
+  const { keepAlive, podStart, podLifetime, profile = {}, ...same } = pool
+  const { startDelay, limits = {}, ...rest } = profile
+  const { memory, fileSize, ...counts } = limits
+  return {
+    v: 1,
+    ...same,
+    keepAliveMs: keepAlive,
+    podStartMs: podStart,
+    podLifetimeMs: podLifetime,
+    profile: {
+      ...rest,
+      startDelay: startDelay && { minMs: startDelay.min, maxMs: startDelay.max },
+      limits: { ...counts, memoryBytes: sizeBytes(memory), fileBytes: sizeBytes(fileSize) },
+    },
+  }
+}
+
+const UNIT_BYTES: Record<string, number> = { b: 1, kib: 2 ** 10, mib: 2 ** 20, gib: 2 ** 30, tib: 2 ** 40 }
+
+/** Bytes of a size such as '512MiB'; what is no size is returned as it is. */
+export function sizeBytes(value: unknown): unknown {
+  if (typeof value !== 'string') return value
+  const match = /^\s*(\d+(?:\.\d+)?)\s*(b|kib|mib|gib|tib)\s*$/i.exec(value)
+  return match ? Math.round(Number(match[1]) * UNIT_BYTES[match[2]!.toLowerCase()]!) : value
+}
+
+function valueAt(root: unknown, place: Place | readonly string[]): unknown {
+  let value = root
+  for (const step of place) {
+    if (typeof value !== 'object' || value === null || !Object.hasOwn(value, step)) return undefined
+    value = (value as Record<string | number, unknown>)[step]
+  }
+  return value
+}
+
+function nested(path: readonly string[], value: unknown): Record<string, unknown> {
+  const [first, ...rest] = path
+  return { [first!]: rest.length === 0 ? value : nested(rest, value) }
+}
+
+function without(map: Record<string, unknown>, [first, ...rest]: readonly string[]): Record<string, unknown> {
+  const copy = { ...map }
+  if (rest.length === 0) delete copy[first!]
+  else if (isRecord(copy[first!])) copy[first!] = without(copy[first!] as Record<string, unknown>, rest)
+  return copy
+}
+
+function startsWith(place: Place, prefix: Place): boolean {
+  return prefix.every((step, at) => place[at] === step)
+}
+
+function pathText(place: Place): string {
+  return place
+    .map((step) => (typeof step === 'number' ? `[${step}]` : `.${step}`))
+    .join('')
+    .replace(/^\./, '')
+}

@@ -1,0 +1,93 @@
+import { mkdirSync, readFileSync, realpathSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { homedir } from 'node:os'
+import { join, resolve } from 'node:path'
+import { identifySelf, isAlive } from '../local/process.js'
+import { withProcessLock } from '../server/process-lock.js'
+import { EXIT } from './exit-code.js'
+import { CliError } from './failure.js'
+
+/**
+ * Where `firepool dev` and `firepool worker` keep what must outlive them (the broker's key, the pods' registry, logs) and
+ * where other commands find a dev server: `--dir`, else `FIREPOOL_DIR`, else `$XDG_STATE_HOME/firepool`, else
+ * `~/.local/state/firepool`. An absolute path; the folder may not exist yet.
+ */
+export function stateFolder(option: string | undefined, env: NodeJS.ProcessEnv = process.env): string {
+  const given = option || env.FIREPOOL_DIR
+  if (given) return resolve(given)
+  // The XDG specification: a relative path is invalid and to be ignored.
+  if (env.XDG_STATE_HOME?.startsWith('/')) return join(env.XDG_STATE_HOME, 'firepool')
+  return join(env.HOME || homedir(), '.local', 'state', 'firepool')
+}
+
+/** Makes the folder; only its owner may read it. @returns its real path */
+export function makeStateFolder(dir: string): string {
+  try {
+    mkdirSync(dir, { recursive: true, mode: 0o700 })
+    return realpathSync(dir)
+  } catch (error) {
+    throw new CliError(
+      'StateFolder',
+      `the folder ${dir} cannot be made: ${(error as Error).message}`,
+      'give another one with --dir or FIREPOOL_DIR',
+      EXIT.usage,
+    )
+  }
+}
+
+/** dev.json: how other commands find a dev server that runs. */
+export interface DevFile {
+  v: 1
+  /** host:port */
+  address: string
+  namespace: string
+  uiUrl: string | null
+  dir: string
+  pid: number
+  /** when the process started, so that a pid used again is not taken for it */
+  start: string
+}
+
+const fileIn = (dir: string) => join(dir, 'dev.json')
+
+export function writeDevFile(dir: string, facts: Pick<DevFile, 'address' | 'namespace' | 'uiUrl'>): void {
+  const content: DevFile = { v: 1, ...facts, dir, ...identifySelf() }
+  const draft = `${fileIn(dir)}.${process.pid}`
+  writeFileSync(draft, `${JSON.stringify(content, null, 2)}\n`, { mode: 0o600 })
+  renameSync(draft, fileIn(dir))
+}
+
+export function removeDevFile(dir: string): void {
+  rmSync(fileIn(dir), { force: true })
+}
+
+/** The dev server that runs on a folder, or undefined. What a killed one left behind does not count. */
+export function readDevFile(dir: string): DevFile | undefined {
+  try {
+    const found = JSON.parse(readFileSync(fileIn(dir), 'utf8')) as Partial<DevFile>
+    const { address, namespace, pid, start } = found
+    if (typeof address !== 'string' || typeof namespace !== 'string') return undefined
+    if (typeof pid !== 'number' || typeof start !== 'string') return undefined
+    return isAlive({ pid, start }) ? (found as DevFile) : undefined
+  } catch {
+    return undefined
+  }
+}
+
+/**
+ * Runs the one dev server of a folder.
+ * @throws CliError at once when another process runs one
+ */
+export function asOnlyDev<T>(dir: string, action: () => Promise<T>): Promise<T> {
+  return withProcessLock(`dev:${dir}`, action, {
+    onWait: () => {
+      const other = readDevFile(dir)
+      const who = other ? ` (process ${other.pid}, at ${other.address})` : ''
+      throw new CliError(
+        'DevRunning',
+        `another firepool dev runs on ${dir}${who}`,
+        'use it, stop it with Ctrl-C, or start this one with another --dir',
+        EXIT.refused,
+      )
+    },
+  })
+}

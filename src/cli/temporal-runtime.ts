@@ -1,0 +1,36 @@
+import { appendFileSync } from 'node:fs'
+import { DefaultLogger, type LogEntry, Runtime } from '@temporalio/worker'
+
+/**
+ * Sets Temporal's runtime up for a command line: its log goes to a file, and signals stay ours (by itself it would shut
+ * workers down at the first Ctrl-C, before the pods are stopped).
+ * @returns a function that adds a line of our own to the log
+ */
+export function installRuntime(logFile: string): (line: string) => void {
+  const append = (line: string) => {
+    try {
+      appendFileSync(logFile, `${new Date().toISOString()} ${line}\n`, { mode: 0o600 })
+    } catch {
+      // A full disk must not stop the worker.
+    }
+  }
+  const logger = new DefaultLogger('INFO', ({ level, message, meta }: LogEntry) =>
+    append(`${level} ${message} ${meta ? safeJson(meta) : ''}`),
+  )
+  Runtime.install({ logger, shutdownSignals: [] })
+  return (line) => append(`FIREPOOL ${line}`)
+}
+
+function safeJson(value: unknown): string {
+  try {
+    return JSON.stringify(value, (_, inner: unknown) =>
+      typeof inner === 'bigint'
+        ? String(inner)
+        : inner instanceof Error
+          ? (inner.stack ?? inner.message)
+          : inner,
+    )
+  } catch {
+    return ''
+  }
+}

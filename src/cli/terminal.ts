@@ -1,0 +1,76 @@
+import type { FailureReport } from './failure.js'
+
+/** What is written where: results to standard output, all else to standard error. */
+
+type Style = 'bold' | 'dim' | 'red' | 'cyan' | 'green' | 'yellow'
+const CODE: Record<Style, [number, number]> = {
+  bold: [1, 22],
+  dim: [2, 22],
+  red: [31, 39],
+  cyan: [36, 39],
+  green: [32, 39],
+  yellow: [33, 39],
+}
+
+/** Colour only on a terminal, and never against the user's word (https://no-color.org). */
+export function colours(stream: { isTTY?: boolean }, env: NodeJS.ProcessEnv = process.env): boolean {
+  if (env.NO_COLOR !== undefined && env.NO_COLOR !== '') return false
+  return stream.isTTY === true && env.TERM !== 'dumb'
+}
+
+export function paint(style: Style, text: string, stream: { isTTY?: boolean } = process.stdout): string {
+  if (!colours(stream)) return text
+  const [on, off] = CODE[style]
+  return `\u001b[${on}m${text}\u001b[${off}m`
+}
+
+/** A result for people. */
+export function printOut(text: string): void {
+  process.stdout.write(text.endsWith('\n') ? text : `${text}\n`)
+}
+
+/** A result for machines: one object, on standard output. */
+export function printJson(value: unknown): void {
+  process.stdout.write(`${JSON.stringify(value, null, process.stdout.isTTY ? 2 : 0)}\n`)
+}
+
+/** Everything that is not the result. */
+export function printNote(text: string): void {
+  process.stderr.write(text.endsWith('\n') ? text : `${text}\n`)
+}
+
+/** A failure: for people on standard error, with `json` for machines on standard output as well. */
+export function printFailure(report: FailureReport, json: boolean): void {
+  for (const { code, why, remedy } of report.all ?? [report]) {
+    printNote(`${paint('red', 'error:', process.stderr)} ${printable(why)} [${code}]`)
+    if (remedy) printNote(`${paint('cyan', 'hint:', process.stderr)} ${printable(remedy)}`)
+  }
+  if (!json) return
+  const { code, origin, why, remedy, details, exitCode, all } = report
+  const problems = all && { problems: all }
+  printJson({ v: 1, error: { code, origin, message: why, hint: remedy, details, exitCode, ...problems } })
+}
+
+// biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
+const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g
+
+/** Text of others without what would steer a terminal (escape sequences, changes of writing direction). */
+export function printable(text: string): string {
+  return text.replace(CONTROL, '\ufffd')
+}
+
+/** `| head` closes our output: that is no failure. A command with something to tidy up sets its own `then`. */
+export function onOutputClosed(then: () => void): void {
+  closed = then
+}
+
+let closed: () => void = () => process.exit(0)
+
+export function watchOutput(): void {
+  for (const stream of [process.stdout, process.stderr]) {
+    stream.on('error', (error: NodeJS.ErrnoException) => {
+      if (error.code === 'EPIPE') closed()
+      else if (stream === process.stdout) throw error
+    })
+  }
+}

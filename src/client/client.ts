@@ -1,0 +1,390 @@
+import { randomUUID } from 'node:crypto'
+import { isDeepStrictEqual } from 'node:util'
+import { type Client, type WorkflowHandle, WorkflowIdConflictPolicy } from '@temporalio/client'
+import { WorkflowExecutionAlreadyStartedError } from '@temporalio/common'
+import {
+  checkAcquire,
+  checkJobEnvelope,
+  checkPoolName,
+  checkPoolSpec,
+  checkResize,
+  FirepoolError,
+  type JobResult,
+  LIMIT,
+  type Page,
+  type PageRequest,
+  type PodRow,
+  type PoolInput,
+  type PoolSpec,
+  type PoolStatus,
+  poolWorkflowId,
+  problem,
+  QUERY,
+  QUEUE,
+  type QueueRow,
+  type Resize,
+  type RunJobInput,
+  UPDATE,
+  utf8Bytes,
+  WORKFLOW,
+} from '../contract/index.js'
+import { acceptedValue, endedByTemporal, meaningOf, poolNotFound } from './errors.js'
+import { isPolled } from './pollers.js'
+import { specInForce } from './spec-history.js'
+import { FirepoolUnavailableError } from './unavailable.js'
+
+/** How long a pool may take to answer; it answers in milliseconds unless no worker runs. */
+const ANSWER_MS = 10_000
+/** Pools asked at once by listPools. */
+const LIST_PARALLEL = 8
+/** A pool that is being deleted is looked at this often. */
+const DELETE_LOOK_MS = 250
+
+export interface FirepoolClientOptions {
+  /** connected, with the namespace to use */
+  client: Client
+  /** how long a pool may take to answer, ms; default 10,000 */
+  answerMs?: number
+}
+
+/** A pool spec with everything optional that has a default. */
+export type PoolSpecInput = Pick<PoolSpec, 'name' | 'budget'> &
+  Partial<Omit<PoolSpec, 'profile'>> & {
+    profile?: Partial<PoolSpec['profile']>
+  }
+
+export interface Applied {
+  outcome: 'created' | 'changed' | 'unchanged'
+  /** the spec in force, every default filled in */
+  spec: PoolSpec
+  /** of a pool that was changed */
+  status?: PoolStatus
+}
+
+/** A pool in a list. A pool whose worker does not answer is listed all the same. */
+export interface PoolEntry {
+  pool: string
+  status: PoolStatus | null
+  /** why there is no status */
+  error?: Error
+}
+
+export interface DeleteOptions {
+  /** delete it even when callers hold or wait for pods: their jobs are killed */
+  force?: boolean
+  /** called now and then while its pods end */
+  onProgress?: (status: PoolStatus) => void
+  /** stops waiting; the deletion goes on */
+  signal?: AbortSignal
+}
+
+export interface RunJobOptions {
+  /** default 'firepool-run-{uuid}' */
+  workflowId?: string
+  /** aborting cancels the job; the promise settles when it has really ended */
+  signal?: AbortSignal
+  /** called when the workflow has been started */
+  onStarted?: (workflowId: string) => void
+}
+
+/**
+ * What a TypeScript service asks of Firepool. Every method rejects with FirepoolError (a typed Problem, e.g.
+ * PoolNotFound or InvalidRequest), with FirepoolUnavailableError when nobody answers, or with the Temporal client's
+ * own error when that says it best.
+ */
+export interface FirepoolClient {
+  /** Creates a pool, or gives the one of that name a new spec. */
+  applyPool(spec: PoolSpecInput): Promise<Applied>
+  listPools(): Promise<PoolEntry[]>
+  describePool(name: string): Promise<PoolStatus>
+  /** the spec in force; an operator's resize stands in the status, not here */
+  poolSpec(name: string): Promise<PoolSpec>
+  pods(name: string, page?: PageRequest): Promise<Page<PodRow>>
+  queue(name: string, page?: PageRequest): Promise<Page<QueueRow>>
+  resizePool(name: string, resize: Omit<Resize, 'v'>): Promise<PoolStatus>
+  pausePool(name: string): Promise<PoolStatus>
+  resumePool(name: string): Promise<PoolStatus>
+  drainPool(name: string): Promise<PoolStatus>
+  /** Resolves when its last pod is gone. */
+  deletePool(name: string, options?: DeleteOptions): Promise<void>
+  /** Runs one job; a non-zero exit is a result, not an error. */
+  runJob(input: RunJobInput, options?: RunJobOptions): Promise<JobResult>
+  /** Whether a worker serves Firepool's workflows. True may be a minute old, false is certain. */
+  hasWorker(): Promise<boolean>
+}
+
+export function createFirepoolClient(options: FirepoolClientOptions): FirepoolClient {
+  return new TemporalFirepoolClient(options.client, options.answerMs ?? ANSWER_MS)
+}
+
+class TemporalFirepoolClient implements FirepoolClient {
+  constructor(
+    private readonly client: Client,
+    private readonly answerMs: number,
+  ) {}
+
+  async applyPool(given: PoolSpecInput): Promise<Applied> {
+    const spec = acceptedValue(checkPoolSpec({ v: 1, ...given }))
+    if (await this.startPool(spec)) return { outcome: 'created', spec }
+    const before = await this.poolSpec(spec.name)
+    if (isDeepStrictEqual(before, spec)) return { outcome: 'unchanged', spec }
+    const status = await this.update(spec.name, UPDATE.apply, spec)
+    if (status.mode === 'deleting') {
+      throw new FirepoolError(
+        problem('InvalidRequest', `pool ${spec.name} is being deleted; apply it again when it is gone`),
+      )
+    }
+    return { outcome: 'changed', spec, status }
+  }
+
+  /** @returns false when the pool is there already */
+  private async startPool(spec: PoolSpec): Promise<boolean> {
+    try {
+      await this.client.workflow.start(WORKFLOW.pool, {
+        workflowId: poolWorkflowId(spec.name),
+        taskQueue: QUEUE.workflows,
+        workflowIdConflictPolicy: WorkflowIdConflictPolicy.FAIL,
+        args: [{ v: 1, spec } satisfies PoolInput],
+      })
+      return true
+    } catch (error) {
+      if (error instanceof WorkflowExecutionAlreadyStartedError) return false
+      throw await this.explained(error, spec.name)
+    }
+  }
+
+  async listPools(): Promise<PoolEntry[]> {
+    const names: string[] = []
+    const prefix = poolWorkflowId('')
+    try {
+      const query = `WorkflowType = '${WORKFLOW.pool}' AND ExecutionStatus = 'Running'`
+      for await (const { workflowId } of this.client.workflow.list({ query })) {
+        if (workflowId.startsWith(prefix)) names.push(workflowId.slice(prefix.length))
+      }
+    } catch (error) {
+      throw await this.explained(error, '')
+    }
+    names.sort()
+    const entries: PoolEntry[] = []
+    for (let at = 0; at < names.length; at += LIST_PARALLEL) {
+      const some = names.slice(at, at + LIST_PARALLEL).map((pool) => this.entry(pool))
+      for (const entry of await Promise.all(some)) if (entry) entries.push(entry)
+    }
+    return entries
+  }
+
+  /** null: it ended since it was listed */
+  private async entry(pool: string): Promise<PoolEntry | null> {
+    try {
+      return { pool, status: await this.describePool(pool) }
+    } catch (error) {
+      if (error instanceof FirepoolError && error.problem.code === 'PoolNotFound') return null
+      return { pool, status: null, error: error instanceof Error ? error : new Error(String(error)) }
+    }
+  }
+
+  describePool(name: string): Promise<PoolStatus> {
+    return this.query(name, (handle) => handle.query<PoolStatus>(QUERY.status))
+  }
+
+  poolSpec(name: string): Promise<PoolSpec> {
+    return this.query(name, async (handle, runId) => {
+      const spec = await specInForce(this.client, handle.workflowId, runId)
+      if (!spec)
+        throw new Error(`the history of ${handle.workflowId} holds no spec; was it started by Firepool?`)
+      return spec
+    })
+  }
+
+  pods(name: string, page: PageRequest = {}): Promise<Page<PodRow>> {
+    return this.query(name, (handle) => handle.query<Page<PodRow>, [PageRequest]>(QUERY.pods, page))
+  }
+
+  queue(name: string, page: PageRequest = {}): Promise<Page<QueueRow>> {
+    return this.query(name, (handle) => handle.query<Page<QueueRow>, [PageRequest]>(QUERY.queue, page))
+  }
+
+  async resizePool(name: string, resize: Omit<Resize, 'v'>): Promise<PoolStatus> {
+    return this.update(name, UPDATE.resize, { v: 1, ...acceptedValue(checkResize(resize)) })
+  }
+
+  pausePool(name: string): Promise<PoolStatus> {
+    return this.update(name, UPDATE.pause, { v: 1 })
+  }
+
+  resumePool(name: string): Promise<PoolStatus> {
+    return this.update(name, UPDATE.resume, { v: 1 })
+  }
+
+  drainPool(name: string): Promise<PoolStatus> {
+    return this.update(name, UPDATE.drain, { v: 1 })
+  }
+
+  async deletePool(name: string, options: DeleteOptions = {}): Promise<void> {
+    const { force = false, onProgress, signal } = options
+    onProgress?.(await this.update(name, UPDATE.delete, { v: 1, force }))
+    while (!signal?.aborted) {
+      await new Promise((resolve) => setTimeout(resolve, DELETE_LOOK_MS))
+      try {
+        const status = await this.describePool(name)
+        // Applied anew by somebody as soon as it was gone.
+        if (status.mode !== 'deleting') return
+        onProgress?.(status)
+      } catch (error) {
+        if (error instanceof FirepoolError && error.problem.code === 'PoolNotFound') return
+        throw error
+      }
+    }
+  }
+
+  async runJob(input: RunJobInput, options: RunJobOptions = {}): Promise<JobResult> {
+    const workflowId = options.workflowId ?? `firepool-run-${randomUUID()}`
+    checkRunJob(input, workflowId)
+    const { signal, onStarted } = options
+    signal?.throwIfAborted()
+    const handle = await this.startJob(input, workflowId)
+    onStarted?.(workflowId)
+    const cancel = () => void handle.cancel().catch(() => undefined)
+    if (signal?.aborted) cancel()
+    signal?.addEventListener('abort', cancel, { once: true })
+    try {
+      return await handle.result()
+    } catch (error) {
+      const meaning = meaningOf(error)
+      if (meaning.kind === 'problem') throw new FirepoolError(meaning.problem)
+      const ended = endedByTemporal(error, workflowId)
+      if (ended) throw new FirepoolError(ended)
+      throw await this.explained(error, input.pool)
+    } finally {
+      signal?.removeEventListener('abort', cancel)
+    }
+  }
+
+  private async startJob(
+    input: RunJobInput,
+    workflowId: string,
+  ): Promise<WorkflowHandle<() => Promise<JobResult>>> {
+    try {
+      return await this.client.workflow.start<(input: RunJobInput) => Promise<JobResult>>(WORKFLOW.runJob, {
+        workflowId,
+        taskQueue: QUEUE.workflows,
+        args: [{ v: 1, ...input }],
+      })
+    } catch (error) {
+      if (error instanceof WorkflowExecutionAlreadyStartedError) {
+        throw new FirepoolError(
+          problem(
+            'InvalidRequest',
+            `workflow ${workflowId} runs already; give each job a workflow id of its own`,
+          ),
+        )
+      }
+      throw await this.explained(error, input.pool)
+    }
+  }
+
+  async hasWorker(): Promise<boolean> {
+    try {
+      return await this.client.withDeadline(Date.now() + this.answerMs, () =>
+        isPolled(this.client, QUEUE.workflows),
+      )
+    } catch (error) {
+      throw await this.explained(error, '')
+    }
+  }
+
+  /** A query would be answered by a pool that was deleted as well, from its history: so it is looked at first. */
+  private query<T>(name: string, ask: (handle: WorkflowHandle, runId: string) => Promise<T>): Promise<T> {
+    return this.asking(name, async (handle) => {
+      const { status, runId } = await handle.describe()
+      if (status.name === 'COMPLETED') throw poolNotFound(name, `pool '${name}' was deleted`)
+      if (status.name !== 'RUNNING')
+        throw poolNotFound(name, `workflow ${handle.workflowId} has ended (${status.name.toLowerCase()})`)
+      return ask(handle, runId)
+    })
+  }
+
+  private update(name: string, update: string, payload: unknown): Promise<PoolStatus> {
+    return this.asking(name, (handle) =>
+      handle.executeUpdate<PoolStatus, [unknown]>(update, { args: [payload] }),
+    )
+  }
+
+  private async asking<T>(name: string, ask: (handle: WorkflowHandle) => Promise<T>): Promise<T> {
+    const pool = acceptedValue(checkPoolName(name))
+    const handle = this.client.workflow.getHandle(poolWorkflowId(pool))
+    try {
+      return await this.client.withDeadline(Date.now() + this.answerMs, () => ask(handle))
+    } catch (error) {
+      throw await this.explained(error, pool)
+    }
+  }
+
+  private async explained(error: unknown, pool: string): Promise<unknown> {
+    const { namespace } = this.client.options
+    const meaning = meaningOf(error)
+    switch (meaning.kind) {
+      case 'problem':
+        return error instanceof FirepoolError ? error : new FirepoolError(meaning.problem)
+      case 'poolNotFound':
+        return poolNotFound(pool)
+      case 'noNamespace':
+        return new FirepoolUnavailableError(
+          'NoNamespace',
+          `the Temporal server has no namespace '${namespace}'`,
+          'set TEMPORAL_NAMESPACE, or create it: temporal operator namespace create',
+          { cause: error },
+        )
+      case 'noServer':
+        return new FirepoolUnavailableError(
+          'NoServer',
+          `the Temporal server does not answer (${meaning.detail})`,
+          'start one with firepool dev, or set TEMPORAL_ADDRESS',
+          { cause: error },
+        )
+      case 'unanswered':
+        return this.unanswered(error)
+      case 'unknown':
+        return error
+    }
+  }
+
+  private async unanswered(error: unknown): Promise<FirepoolUnavailableError> {
+    const { namespace } = this.client.options
+    const polled = await this.hasWorkerQuietly()
+    if (!polled) return noWorker(namespace, error)
+    return new FirepoolUnavailableError(
+      'NoAnswer',
+      `no worker answered within ${this.answerMs / 1_000} s, though one was seen lately`,
+      'look whether firepool worker (or firepool dev) still runs; a change that was asked for may still come into force',
+      { cause: error },
+    )
+  }
+
+  private async hasWorkerQuietly(): Promise<boolean> {
+    return isPolled(this.client, QUEUE.workflows).catch(() => true)
+  }
+}
+
+/** Nobody serves Firepool's queues in this namespace. */
+export function noWorker(namespace: string, cause?: unknown): FirepoolUnavailableError {
+  return new FirepoolUnavailableError(
+    'NoWorker',
+    `no Firepool worker runs in namespace '${namespace}', so nobody can answer`,
+    'start one with firepool worker, or everything with firepool dev',
+    cause === undefined ? undefined : { cause },
+  )
+}
+
+/** Refused here, before it becomes a payload that the server would refuse in a worse way. */
+function checkRunJob(input: RunJobInput, workflowId: string): void {
+  acceptedValue(checkPoolName(input.pool))
+  acceptedValue(checkAcquire(input, workflowId))
+  acceptedValue(checkJobEnvelope(input.job))
+  const bytes = utf8Bytes(workflowId)
+  if (workflowId === '' || bytes > LIMIT.workflowIdBytes) {
+    throw new FirepoolError(
+      problem('InvalidRequest', `workflowId has ${bytes} bytes; use 1 to ${LIMIT.workflowIdBytes}`),
+    )
+  }
+}

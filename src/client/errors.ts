@@ -1,0 +1,95 @@
+import {
+  isGrpcDeadlineError,
+  isGrpcServiceError,
+  WorkflowUpdateRPCTimeoutOrCancelledError,
+} from '@temporalio/client'
+import {
+  CancelledFailure,
+  NamespaceNotFoundError,
+  TerminatedFailure,
+  TimeoutFailure,
+  WorkflowNotFoundError,
+} from '@temporalio/common'
+import { type Checked, FirepoolError, type Problem, problem } from '../contract/index.js'
+import { problemOf } from '../workflows/failure.js'
+
+// gRPC status codes
+const NOT_FOUND = 5
+const FAILED_PRECONDITION = 9
+const UNAVAILABLE = 14
+
+/** @throws FirepoolError with the problem, if there is one */
+export function acceptedValue<T>(checked: Checked<T>): T {
+  if (checked.problem) throw new FirepoolError(checked.problem)
+  return checked.value
+}
+
+export function poolNotFound(
+  pool: string,
+  why = `there is no pool '${pool}' in this namespace`,
+): FirepoolError {
+  return new FirepoolError(
+    problem('PoolNotFound', `${why}; create it with firepool pool apply, or look at firepool pool list`),
+  )
+}
+
+/** What an error of the Temporal client means for a question to a pool. */
+export type Meaning =
+  | { kind: 'problem'; problem: Problem }
+  | { kind: 'poolNotFound' }
+  | { kind: 'noNamespace' }
+  /** the server took the question, nobody answered it */
+  | { kind: 'unanswered' }
+  | { kind: 'noServer'; detail: string }
+  | { kind: 'unknown' }
+
+/** Reads an error of the Temporal client, however deep its cause lies. */
+export function meaningOf(error: unknown): Meaning {
+  const known = error instanceof FirepoolError ? error.problem : problemOf(error)
+  if (known) return { kind: 'problem', problem: known }
+  for (
+    let cause: unknown = error, depth = 0;
+    cause instanceof Error && depth < 20;
+    cause = cause.cause, depth++
+  ) {
+    if (cause instanceof NamespaceNotFoundError) return { kind: 'noNamespace' }
+    if (cause instanceof WorkflowNotFoundError) return { kind: 'poolNotFound' }
+    if (isTimeout(cause)) return { kind: 'unanswered' }
+    if (!isGrpcServiceError(cause)) continue
+    // The server's own word when no worker has polled lately.
+    if (cause.code === FAILED_PRECONDITION && /poller/i.test(cause.details)) return { kind: 'unanswered' }
+    if (cause.code === NOT_FOUND)
+      return { kind: /namespace/i.test(cause.details) ? 'noNamespace' : 'poolNotFound' }
+    if (cause.code === UNAVAILABLE) return { kind: 'noServer', detail: cause.details || cause.message }
+  }
+  return { kind: 'unknown' }
+}
+
+function isTimeout(error: Error): boolean {
+  return error instanceof WorkflowUpdateRPCTimeoutOrCancelledError || isGrpcDeadlineError(error)
+}
+
+/** The Problem of a `firepool.runJob` that failed for a reason that Temporal gives, not Firepool; null when unknown. */
+export function endedByTemporal(error: unknown, workflowId: string): Problem | null {
+  for (
+    let cause: unknown = error, depth = 0;
+    cause instanceof Error && depth < 20;
+    cause = cause.cause, depth++
+  ) {
+    if (cause instanceof CancelledFailure)
+      return problem('Cancelled', 'the job was cancelled, as asked; run it again if it is still wanted')
+    if (cause instanceof TerminatedFailure) {
+      return problem(
+        'Cancelled',
+        `workflow ${workflowId} was terminated by an operator; run the job again if it is still wanted`,
+      )
+    }
+    if (cause instanceof TimeoutFailure) {
+      return problem(
+        'PodLost',
+        `Temporal gave the job up (${cause.message}), and it may have started; look at workflow ${workflowId} in the Temporal UI, and run it again if that is safe`,
+      )
+    }
+  }
+  return null
+}

@@ -1,0 +1,46 @@
+import { type Checked, invalid, isRecord, shown } from './check.js'
+import type { JobSpec } from './job.js'
+import type { Grant } from './lease.js'
+import type { RunInput } from './run.js'
+
+/** A run whose defaults are filled in. */
+export type CheckedRun = RunInput & { v: 1; jobId: string }
+
+const JOB_ID = /^[\x21-\x7e]{1,256}$/
+
+/**
+ * The argument of `firepool.run`, which may come from any SDK. The job itself is checked by the runner.
+ * @param ownId the job's id when none is given: the same in each attempt of one activity, and in no other activity
+ */
+export function checkRunInput(value: unknown, ownId: string): Checked<CheckedRun> {
+  if (!isRecord(value)) return invalid(`firepool.run takes { grant, job }, not ${shown(value)}`)
+  const { v = 1, grant, job, jobId = ownId, releaseAfter } = withoutNulls(value)
+  if (v !== 1) return invalid(`this Firepool understands version 1 of the contract, not ${shown(v)}`)
+  if (!isRecord(grant))
+    return invalid(`grant is what firepool.awaitLease returned, handed on as it is, not ${shown(grant)}`)
+  for (const name of ['leaseId', 'pool', 'pod', 'address', 'incarnation']) {
+    if (typeof grant[name] !== 'string' || grant[name] === '')
+      return invalid(`grant.${name} must be a text; hand the grant of firepool.awaitLease on as it is`)
+  }
+  if (!Number.isSafeInteger(grant.epoch))
+    return invalid(`grant.epoch must be a whole number; hand the grant of firepool.awaitLease on as it is`)
+  if (!isRecord(job)) return invalid(`job is { command, ... }, not ${shown(job)}`)
+  if (typeof jobId !== 'string' || !JOB_ID.test(jobId))
+    return invalid(`jobId must be 1 to 256 printable ASCII characters without blanks, not ${shown(jobId)}`)
+  if (releaseAfter !== undefined && releaseAfter !== 'keep' && releaseAfter !== 'retire')
+    return invalid(`releaseAfter is 'keep' or 'retire', not ${shown(releaseAfter)}`)
+  return {
+    value: {
+      v: 1,
+      grant: grant as unknown as Grant,
+      jobId,
+      job: withoutNulls(job) as unknown as JobSpec,
+      ...(releaseAfter ? { releaseAfter } : {}),
+    },
+  }
+}
+
+/** Other SDKs write null for a field that is not set. */
+function withoutNulls(record: Record<string, unknown>): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(record).filter(([, value]) => value !== null))
+}
