@@ -146,7 +146,10 @@ export class World {
     }
   }
 
-  release(leaseId: string, more: { pod?: string; epoch?: number; clean?: boolean; retire?: boolean } = {}): void {
+  release(
+    leaseId: string,
+    more: { pod?: string; epoch?: number; clean?: boolean; retire?: boolean } = {},
+  ): void {
     this.send({ kind: 'release', release: { v: 1, leaseId, ...more } })
   }
 
