@@ -102,6 +102,8 @@ interface Bench {
 
 async function measure(bench: Bench, options: WarmPathOptions) {
   const { client } = bench
+  log('events of warm jobs in the history of their pool')
+  const events = await eventsPerWarmJob(client, 100)
   await createPool(client, 'warm', { budget: options.callers + 4, standby: options.callers })
   log(`serial: ${options.serial} of each of a, b, c, d, in alternating blocks`)
   const serial = await serialOps(bench, options.serial)
@@ -117,7 +119,7 @@ async function measure(bench: Bench, options: WarmPathOptions) {
       runJobOverChildP50: round(p50('d') / p50('c')),
       acquireOverChildStarts: round(acquire.leasesPerSecond / acquire.startsPerSecond),
     },
-    poolEventsPerWarmJob: serial.poolEventsPerWarmJob,
+    poolEventsPerWarmJob: events,
     cpuMsPerOp: { ...serial.cpu, acquire: acquire.cpu.acquire, start: acquire.cpu.start },
     serialMs: Object.fromEntries(
       Object.entries(serial.ms).map(([kind, ms]) => [
@@ -161,30 +163,35 @@ async function serialOps({ client, serverPid }: Bench, ops: number) {
   const cpu: Record<Kind, CpuMs> = { a: zero(), b: zero(), c: zero(), d: zero() }
   const ms: Record<Kind, number[]> = { a: [], b: [], c: [], d: [] }
   const each = Math.ceil(ops / BLOCKS)
-  const pool = client.workflow.getHandle(poolWorkflowId('warm'))
-  let events = 0
-  let jobs = 0
-  // A first job of each kind warms caches, connections and the pod of d's caller.
+  // A first job of each kind warms caches, connections and the pods of b's and d's callers.
   await run(client, 'runJobLoop', ['warm', 'bench-d', 2])
+  await run(client, 'warmLoop', ['warm', 'bench-0', 2])
   await run(client, 'childLoop', [2])
   for (let block = 0; block < BLOCKS; block++) {
     for (const kind of ['a', 'b', 'c', 'd'] as const) {
-      const before = kind === 'b' ? await historyLength(pool) : 0
       const from = cpuMs(serverPid)
       const handle = await runSerial(client, kind, each)
       addCpu(cpu[kind], from, cpuMs(serverPid), each * BLOCKS)
       ms[kind].push(...(await opTimes(handle)))
-      if (kind === 'b') {
-        // The lease's own acquire and release are not jobs: a loop with one job more costs the pool the same.
-        const loop = (await historyLength(pool)) - before
-        const beforeOne = await historyLength(pool)
-        await runSerial(client, kind, 0)
-        events += loop - ((await historyLength(pool)) - beforeOne)
-        jobs += each
-      }
     }
   }
-  return { ms, cpu, poolEventsPerWarmJob: round(Math.max(0, events) / jobs) }
+  return { ms, cpu }
+}
+
+/**
+ * Events in a pool's history between the first and the last of many warm jobs on one held lease. maxPods keeps the pool
+ * from making another standby meanwhile, so that what is counted belongs to the lease.
+ */
+async function eventsPerWarmJob(client: Client, jobs: number): Promise<number> {
+  await createPool(client, 'quiet', { budget: 1, standby: 1, maxPods: 1 })
+  const loop = await (await run(client, 'warmLoop', ['quiet', 'bench-quiet', jobs])).fetchHistory()
+  const completed = (loop.events ?? []).filter((event) => event.activityTaskCompletedEventAttributes)
+  const [first, last] = [eventMs(completed[0]!), eventMs(completed.at(-1)!)]
+  const pool = await client.workflow.getHandle(poolWorkflowId('quiet')).fetchHistory()
+  const during = (pool.events ?? []).filter((event) => eventMs(event) > first && eventMs(event) < last)
+  if (during.length > 0)
+    log(`events in the pool's history meanwhile: ${during.map((e) => e.eventType).join(', ')}`)
+  return round(during.length / (completed.length - 1))
 }
 
 function runSerial(client: Client, kind: Kind, jobs: number, caller = 0) {
@@ -214,21 +221,18 @@ async function run(client: Client, workflow: string, args: unknown[]) {
 
 type Handle = Awaited<ReturnType<typeof run>>
 
-async function historyLength(handle: { describe(): Promise<{ historyLength: number }> }): Promise<number> {
-  // What the release of the last lease sets going is over when the length stands still.
-  for (let last = -1; ; ) {
-    const { historyLength: length } = await handle.describe()
-    if (length === last) return length
-    last = length
-    await new Promise((resolve) => setTimeout(resolve, 300))
-  }
+interface TimedEvent {
+  eventTime?: { seconds?: unknown; nanos?: number | null } | null
+}
+
+/** When an event was written, ms since the epoch with its fraction, by the server's clock. */
+function eventMs(event: TimedEvent): number {
+  return Number(event.eventTime?.seconds ?? 0) * 1_000 + (event.eventTime?.nanos ?? 0) / 1e6
 }
 
 /** Milliseconds from the schedule of each activity or child of a serial loop to its completion, by the server's clock. */
 async function opTimes(handle: Handle): Promise<number[]> {
   const { events } = await handle.fetchHistory()
-  const at = (event: { eventTime?: { seconds?: unknown; nanos?: number | null } | null }) =>
-    Number(event.eventTime?.seconds ?? 0) * 1_000 + (event.eventTime?.nanos ?? 0) / 1e6
   const scheduled = new Map<string, number>()
   const times: number[] = []
   let first = handle.workflowId.startsWith('warmLoop')
@@ -237,16 +241,17 @@ async function opTimes(handle: Handle): Promise<number[]> {
       activityTaskScheduledEventAttributes: a,
       startChildWorkflowExecutionInitiatedEventAttributes: c,
     } = event
-    if (a) scheduled.set(String(event.eventId), at(event))
+    if (a) scheduled.set(String(event.eventId), eventMs(event))
     // The lease of b is a child as well; its time is the acquire, not a job.
-    else if (c && c.workflowType?.name !== WORKFLOW.lease) scheduled.set(String(event.eventId), at(event))
+    else if (c && c.workflowType?.name !== WORKFLOW.lease)
+      scheduled.set(String(event.eventId), eventMs(event))
     const done =
       event.activityTaskCompletedEventAttributes?.scheduledEventId ??
       event.childWorkflowExecutionCompletedEventAttributes?.initiatedEventId
     const from = done === undefined || done === null ? undefined : scheduled.get(String(done))
     if (from === undefined) continue
     if (first) first = false
-    else times.push(at(event) - from)
+    else times.push(eventMs(event) - from)
   }
   return times
 }

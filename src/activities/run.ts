@@ -34,7 +34,8 @@ export function createRun({ client, signer }: RunDeps) {
       signer(grant.pod, 'lease', grant.epoch, grant.leaseId),
     )
     const outcome = await beating(Activity.current(), { v: 1, jobId }, attachJob(runner, input))
-    if (input.releaseAfter) await sendRelease(client, input)
+    // Not awaited: the result need not wait for the pool to hear of it, and reconcile finds a release that was lost.
+    if (input.releaseAfter) void sendRelease(client, input)
     if (outcome.kind === 'result') return outcome.result
     if (outcome.problem.code === 'Cancelled') throw new CancelledFailure(outcome.problem.message)
     throw activityFailure(outcome.problem)

@@ -22,8 +22,8 @@ export class Interrupted extends Error {
 
 export interface Interruption {
   readonly signal: AbortSignal
-  /** ends the demo as a first signal does */
-  abort(by: NodeJS.Signals): void
+  /** ends the demo as a first signal does, for another reason */
+  abort(reason: Error): void
   /** gives the signals back to the process */
   close(): void
 }
@@ -56,7 +56,7 @@ export function listenForEnd(
   for (const signal of SIGNALS) source.on(signal, handler)
   return {
     signal: controller.signal,
-    abort: (by) => controller.abort(new Interrupted(by)),
+    abort: (reason) => controller.abort(reason),
     close() {
       for (const signal of SIGNALS) source.off(signal, handler)
     },

@@ -49,7 +49,13 @@ export async function runDemo(options: DemoOptions, streams: DemoStreams): Promi
     forceEnd(force)
     process.exit(1)
   })
-  streams.onClosed?.(() => end.abort('SIGPIPE'))
+  streams.onClosed?.(() => end.abort(new Interrupted('SIGPIPE')))
+  // An error that nobody caught must not leave pods and files behind.
+  const crashed = (error: Error) => {
+    say(`firepool demo: unexpected: ${error.stack ?? error.message}`)
+    if (!cleanup.started) end.abort(error)
+  }
+  process.on('uncaughtException', crashed)
   const parts = { cleanup, force, progress, say, signal: end.signal }
   let code: number
   let failure: unknown
@@ -61,12 +67,13 @@ export async function runDemo(options: DemoOptions, streams: DemoStreams): Promi
     code = reason instanceof Interrupted ? reason.exitCode : 1
     if (!(reason instanceof Interrupted)) failure = new Error(messageOf(reason), { cause: reason })
   }
-  if (end.signal.aborted) say('stopping everything (Ctrl-C again kills)')
+  if (end.signal.reason instanceof Interrupted) say('stopping everything (Ctrl-C again kills)')
   for (const left of await cleanup.run()) {
     say(`firepool demo: could not ${left}`)
     code ||= 1
   }
   end.close()
+  process.off('uncaughtException', crashed)
   if (failure) throw failure
   return code
 }

@@ -48,20 +48,27 @@ export async function runSide(
   )
   const record = await unlessAborted(
     stage.signal,
-    whileShown(handle, () => look(stage, pool, loop, handle.workflowId, census, before, onProgress)),
+    whileShown(stage.signal, handle, () =>
+      look(stage, pool, loop, handle.workflowId, census, before, onProgress),
+    ),
   )
   const after = await givenUp(stage, pool, plan.keepAliveMs, census)
   return { record, before, after, podSecondsExisting: census.podSeconds, concurrency: loop.concurrency }
 }
 
 /** The loop's result; until it is there `show` is called again and again. */
-async function whileShown(handle: WorkflowHandle, show: () => Promise<void>): Promise<LoopRecord> {
+async function whileShown(
+  signal: AbortSignal,
+  handle: WorkflowHandle,
+  show: () => Promise<void>,
+): Promise<LoopRecord> {
   let over = false
   const result = (handle.result() as Promise<LoopRecord>).finally(() => {
     over = true
   })
   result.catch(() => undefined)
   while (!over) {
+    signal.throwIfAborted()
     // A look that fails (a query at a bad moment) is no failure of the loop.
     await show().catch(() => undefined)
     await Promise.race([result, sleep(LOOK_MS)])

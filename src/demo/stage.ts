@@ -94,7 +94,8 @@ export class Stage {
     const connection = await Connection.connect({ address: server.address }).catch((error: Error) => {
       throw new Error(`no Temporal server answers at ${server.address}: ${error.message}`)
     })
-    cleanup.add('close the connection', () => connection.close())
+    // Never closed: a call of this client that waits for its next attempt would then throw out of a timer and end the
+    // process in the middle of the cleanup. It ends with the process.
     const client = new Client({ connection, namespace: server.namespace })
     const stage = new Stage(server, client, options)
     await stage.startFirepool(folder, connection)

@@ -101,6 +101,9 @@ export class RunnerApp {
     }
   }
 
+  /** called when a drain has succeeded: the connections that clients keep are to be closed */
+  onDrained: () => void = () => {}
+
   /** How long ago the broker or a lease was last heard, ms; a client that waits for its job is heard all the time. */
   sinceContactMs(): number {
     if (this.#attached.size > 0) this.#lastContactMs = performance.now()
@@ -289,7 +292,13 @@ export class RunnerApp {
 
   async #postDrain({ res }: Call, body: unknown): Promise<void> {
     const answer = this.fence.drain(drainRequest(body), performance.now())
-    if (answer.drained) await this.#killLeftovers(undefined)
+    if (answer.drained) {
+      // This runner ends soon. A job sent over a kept connection in that moment would find it broken, and nobody could
+      // tell that it never started; over a new one it is refused with LeaseRevoked, or nobody listens.
+      res.shouldKeepAlive = false
+      this.onDrained()
+      await this.#killLeftovers(undefined)
+    }
     reply(res, 200, answer)
   }
 

@@ -181,6 +181,30 @@ describe('what cannot be right is a typed InvalidRequest and starts nothing', ()
   })
 })
 
+test('a drained runner lets go of the connections that clients keep, and keeps none', async () => {
+  const { port } = new URL(world.runner.address)
+  const status = `GET /status HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ${world.sign(world.pod, 'lease', 1, 'lease-1')}\r\n\r\n`
+  const open = () =>
+    new Promise<{ closed: Promise<void>; text: () => string }>((resolve) => {
+      let text = ''
+      const socket = connect(Number(port), '127.0.0.1', () => socket.write(status))
+      const closed = new Promise<void>((done) => socket.once('close', () => done()))
+      socket.on('data', (chunk) => {
+        text += chunk
+        resolve({ closed, text: () => text })
+      })
+    })
+  const kept = await open()
+  expect(kept.text()).toContain('Connection: keep-alive')
+  const { drained } = await world.broker.drain({ v: 1, drainId: 'd', epoch: 1, useSeq: 0 })
+  expect(drained).toBe(true)
+  await kept.closed
+  const late = await open()
+  expect(late.text()).toContain('Connection: close')
+  await late.closed
+  expect((await refusal(world.run(SPEC))).code).toBe('LeaseRevoked')
+})
+
 describe('tokens', () => {
   test('are needed on every route', async () => {
     for (const [method, path] of [

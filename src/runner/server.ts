@@ -27,8 +27,12 @@ export async function startRunner(listen: string, options: RunnerOptions): Promi
   const app = new RunnerApp(options)
   const server = createServer(
     { noDelay: true, keepAlive: true, keepAliveInitialDelay: PROBE_MS },
-    (req, res) => app.handle(req, res),
+    (req, res) => {
+      if (app.fence.state === 'draining') res.shouldKeepAlive = false
+      app.handle(req, res)
+    },
   )
+  app.onDrained = () => server.closeIdleConnections()
   server.keepAliveTimeout = KEEP_ALIVE_MS
   server.requestTimeout = 0 // an upload takes as long as it takes
   server.on('clientError', (_error: Error, socket: Socket) => answerGarbage(socket))

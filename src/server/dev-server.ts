@@ -35,6 +35,9 @@ export const DYNAMIC_CONFIG: Readonly<Record<string, number | boolean>> = {
   // The default of 20 polls a second rounds every hop up to 50 ms.
   'history.transferProcessorMaxPollRPS': 5000,
   'history.timerProcessorMaxPollRPS': 5000,
+  // A pool's grants then come back with the answer to its workflow task, without a hop and a write (off by default in
+  // the open-source server).
+  'system.enableActivityEagerExecution': true,
 }
 
 export interface DevServerOptions {

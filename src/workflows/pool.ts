@@ -88,7 +88,13 @@ class PoolEntity {
   async live(): Promise<void> {
     for (let first = true; ; first = false) {
       if (!first)
-        await condition(() => this.inbox.length > 0 || this.alarm.ringing || this.acted || this.upgradeAsked)
+        await condition(
+          () =>
+            this.inbox.length > 0 ||
+            this.alarm.ringing ||
+            this.acted ||
+            (this.upgradeAsked && this.lanes.idle),
+        )
       this.alarm.takeRing()
       const happened = this.inbox.length > 0 || this.acted
       this.acted = false
@@ -113,7 +119,8 @@ class PoolEntity {
     const forced = this.signals >= Math.max(signals, LIMIT.continueSignalsForced)
     const must = this.signals >= Math.max(signals, LIMIT.continueSignalsMust)
     if (!forced && !this.upgradeAsked && this.signals < signals && historyLength < events) return
-    if (forced) this.lanes.stop()
+    // An upgrade does not wait for a pool under load to have nothing to do: what is not under way yet is carried over.
+    if (forced || this.upgradeAsked) this.lanes.stop()
     if (this.inbox.length > 0 || !(this.lanes.idle || must)) return
     const carried = snapshot(this.state)
     const next: PoolInput = { v: 1, spec: this.state.spec, carried }

@@ -1,4 +1,4 @@
-/** Temporal refuses a summary over 400 bytes, and the workflow task that set it then fails for ever. */
+/** The documented bound of a summary is 400 bytes. Server 1.29 lets commands pass with more (tried); another may not. */
 const SUMMARY_CHARS = 100
 
 /**

@@ -174,6 +174,24 @@ describe('continue-as-new of the pool', () => {
     await holder.finish()
     await pool.until('released', (s) => s.leases === 0 && s.pods.idle === 1)
   })
+
+  test('by operator update while effects are on their way: it waits for them and loses none', async () => {
+    const pool = await world.pool('upgrade-busy', { budget: 4, standby: 0 })
+    for (const standby of [2, 0, 3, 1]) {
+      const before = (await pool.handle.describe()).runId
+      await pool.handle.signal('firepool.resize', { v: 1, standby })
+      await pool.handle.executeUpdate('firepool.upgrade')
+      await waitUntil('a new run', async () => (await pool.handle.describe()).runId !== before)
+    }
+    const holder = await holderOf(world, 'upgrade-busy')
+    await holder.job('true')
+    await holder.nth(1)
+    await holder.finish()
+    await pool.until(
+      'all is as ordered',
+      (s) => s.leases === 0 && s.standby.ready >= 1 && s.effectsInFlight === 0,
+    )
+  })
 })
 
 test('the server restarts on a file database: pools, leases and pods go on', async () => {

@@ -1,0 +1,17 @@
+/**
+ * Every patched() id of the workflows here, so that no change which running histories can see loses its gate. A change
+ * of the order of commands goes behind `patched('firepool-N')`; N counts up; an id is never used twice.
+ *
+ * The gate stays as long as a history recorded before it may still run: for the caller's library, which lives in
+ * users' histories, that is until a release says otherwise.
+ */
+export interface Patch {
+  /** what changed */
+  change: string
+  /** a file of test/histories recorded BEFORE the change, which replays over the old branch */
+  historyBefore: string
+  /** one recorded after it */
+  historyAfter: string
+}
+
+export const PATCHES: Readonly<Record<string, Patch>> = {}

@@ -1,0 +1,217 @@
+/**
+ * Records test/histories anew: `npm run record-histories`. Real runs on a real server, each scenario checked to have
+ * taken the path that its history is there for.
+ *
+ * Recording replaces what older releases recorded. Once a release is out, keep its files and record beside them.
+ */
+import type { History } from '@temporalio/common/lib/proto-utils.js'
+import type { LeaseEnd } from '../../dist/contract/index.js'
+import type { Ran } from './callers.js'
+import { historyText, type JsonHistory, published, writeHistories } from './histories.js'
+import { holderOf, marker } from './holder.js'
+import { makeWorld, type PoolHandle, processWith, waitUntil } from './world.js'
+
+const POOL = 'recorded'
+const KEEP_ALIVE_MS = 3_000
+
+/** Written all at once at the end: a scenario that failed leaves the old ones. */
+const recorded = new Map<string, JsonHistory>()
+const world = await makeWorld()
+try {
+  const pool = await world.pool(POOL, { budget: 2, standby: 1, keepAliveMs: KEEP_ALIVE_MS })
+  const firstRun = (await pool.handle.describe()).runId
+  await grants(pool)
+  await recall(pool)
+  await pool.handle.executeUpdate('firepool.upgrade')
+  await waitUntil('the pool continued as new', async () => (await pool.handle.describe()).runId !== firstRun)
+  await cancelled(pool)
+  await lost(pool)
+  await revoked(pool)
+  await runJobs(pool)
+  await refused()
+  await pool.until('all is free', (s) => s.leases === 0 && s.effectsInFlight === 0)
+  await pool.handle.executeUpdate('firepool.delete', { args: [{ v: 1, force: true }] })
+  await pool.handle.result()
+  await record(
+    'pool-continued-as-new',
+    pool.handle.workflowId,
+    'EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW',
+    firstRun,
+  )
+  await record('pool-carried-and-deleted', pool.handle.workflowId, 'EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED')
+  writeHistories(recorded)
+  console.error(`recorded: ${[...recorded.keys()].sort().join(', ')}`)
+} finally {
+  await world.close()
+}
+
+/** Keeps the history of a run, which must contain `proof` (an event type, or a text of a payload). */
+async function record(name: string, workflowId: string, proof: string, runId?: string): Promise<void> {
+  const handle = world.client.workflow.getHandle(workflowId, runId)
+  const history = published((await handle.fetchHistory()) as History)
+  if (!historyText(history).includes(proof))
+    throw new Error(`the history ${name} does not show ${proof}; record again`)
+  recorded.set(name, history)
+}
+
+/** Id of the lease workflow of a caller that ended so; lease workflows are children, found by their type. */
+async function leaseOf(caller: string, end: LeaseEnd['end']): Promise<string> {
+  return waitUntil(`a lease of ${caller} that ended ${end}`, async () => {
+    const query = 'WorkflowType = "firepool.lease" AND ExecutionStatus = "Completed"'
+    for await (const { workflowId } of world.client.workflow.list({ query })) {
+      if (!workflowId.includes(`/${caller}-`)) continue
+      const notice = (await world.client.workflow.getHandle(workflowId).result()) as LeaseEnd
+      if (notice.end === end) return workflowId
+    }
+    return null
+  })
+}
+
+/** A grant of each class: standby, then warm; two at once, of which one is cold. */
+async function grants(pool: PoolHandle): Promise<void> {
+  const jobs = [{ command: 'echo one' }, { command: ['true'] }]
+  const loop = (caller: string) => world.start<Ran[]>('loop', [{ pool: POOL, caller, jobs, release: true }])
+  const first = await loop('ann')
+  await first.result()
+  const again = await loop('ann')
+  expectHits(await again.result(), ['warm'])
+  await pool.until('ann is gone', (s) => s.budget.held === 0 && s.standby.ready === 1)
+  const both = await Promise.all(['bob', 'carol'].map(loop))
+  expectHits((await Promise.all(both.map((h) => h.result()))).flat(), ['cold', 'standby'])
+  await record('caller-loop', first.workflowId, 'EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED')
+  await record(
+    'lease-released',
+    await leaseOf('ann', 'released'),
+    'EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED',
+  )
+}
+
+function expectHits(ran: Ran[], hits: string[]): void {
+  const found = [...new Set(ran.map(({ hit }) => hit))].sort()
+  if (found.join() !== hits.join())
+    throw new Error(`hits were ${found.join()}, not ${hits.join()}; record again`)
+}
+
+/** A pause longer than the keep-alive: the lease is recalled, and the next job acquires again. The caller continues as new. */
+async function recall(pool: PoolHandle): Promise<void> {
+  const holder = await holderOf(world, POOL, { caller: 'dora' })
+  const { runId } = await holder.handle.describe()
+  await holder.job('true')
+  await holder.nth(1)
+  await pool.until('recalled', (s) => s.ends.recalled === 1)
+  await holder.job('true')
+  await holder.nth(2)
+  await holder.finish('continue')
+  await waitUntil('the next run', async () => {
+    const now = await world.client.workflow.getHandle(holder.handle.workflowId).describe()
+    return now.runId !== runId
+  })
+  const next = world.client.workflow.getHandle(holder.handle.workflowId)
+  await next.signal('finish', 'complete')
+  await record('caller-recalled', holder.handle.workflowId, 'recalled', runId)
+  await record('lease-recalled', await leaseOf('dora', 'recalled'), 'firepool.ended')
+}
+
+/** A job cancelled by its scope; and a caller cancelled while its job runs, whose close cancels the lease. */
+async function cancelled(pool: PoolHandle): Promise<void> {
+  const scope = await world.start('cancelOne', [
+    { pool: POOL, long: { command: 'sleep 60' }, after: { command: 'true' } },
+  ])
+  await scope.result()
+  await record('caller-cancels-a-job', scope.workflowId, 'EVENT_TYPE_ACTIVITY_TASK_CANCELED')
+  const holder = await holderOf(world, POOL, { caller: 'emil' })
+  const mark = marker()
+  await holder.job('sleep 60', { env: { MARK: mark } })
+  await waitUntil('the job runs', () => processWith(mark).length > 0)
+  await holder.handle.cancel()
+  await pool.until('the cancelled caller let go', (s) => s.leases === 0)
+  await record('caller-cancelled', holder.handle.workflowId, 'EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED')
+  await record(
+    'lease-cancelled',
+    await leaseOf('emil', 'released'),
+    'EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED',
+  )
+}
+
+/** A pod killed under a job: PodLost by default, another start with rerun. */
+async function lost(pool: PoolHandle): Promise<void> {
+  for (const [caller, options] of [
+    ['fred', {}],
+    ['gina', { onPodLost: 'rerun' }],
+  ] as const) {
+    await pool.until('room for one', (s) => s.budget.held < 2 && s.standby.ready === 1)
+    const holder = await holderOf(world, POOL, { caller, ...options })
+    const mark = marker()
+    await holder.job('sleep 4', { env: { MARK: mark } })
+    await waitUntil('the job runs', () => processWith(mark).length > 0)
+    killPod((await pool.status()).leased[0]!.pod)
+    await holder.outcome(1)
+    await holder.finish()
+    await holder.handle.result()
+    await record(`caller-pod-lost${caller === 'gina' ? '-rerun' : ''}`, holder.handle.workflowId, '"PodLost')
+  }
+  await record('lease-pod-lost', await leaseOf('fred', 'podLost'), 'podLost')
+}
+
+/** A pod that died in a pause, before the pool noticed: the run is refused with LeaseRevoked, and the caller acquires again. */
+async function revoked(pool: PoolHandle): Promise<void> {
+  for (let tries = 1; tries <= 10; tries++) {
+    await pool.until('room for one', (s) => s.budget.held < 2 && s.standby.ready === 1)
+    const holder = await holderOf(world, POOL, { caller: `hans${tries}` })
+    await holder.job('true')
+    await holder.nth(1)
+    killPod((await pool.status()).leased[0]!.pod)
+    await holder.job('true')
+    await holder.nth(2)
+    await holder.finish()
+    await holder.handle.result()
+    const { events } = await holder.handle.fetchHistory()
+    if (!events?.some((event) => event.activityTaskFailedEventAttributes)) continue
+    await record('caller-revoked', holder.handle.workflowId, '"LeaseRevoked')
+    return
+  }
+  throw new Error('the pool was always faster than the caller; record again')
+}
+
+function killPod(pod: string): void {
+  for (const pid of processWith(`FIREPOOL_POD=${pod}\u0000`)) process.kill(pid, 'SIGKILL')
+}
+
+/** firepool.runJob: a result, a job that ran out of time, a lost pod with rerun, a cancel. */
+async function runJobs(pool: PoolHandle): Promise<void> {
+  const start = (workflowId: string, input: Record<string, unknown>) =>
+    world.client.workflow.start('firepool.runJob', {
+      workflowId,
+      taskQueue: 'firepool-workflows',
+      args: [{ pool: POOL, caller: 'ida', ...input }],
+    })
+  await (await start('run-job', { job: { command: 'echo done' } })).result()
+  await record('run-job', 'run-job', 'EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED')
+  const slow = await start('run-job-timeout', { job: { command: 'sleep 60', timeout: '200ms' } })
+  await slow.result().catch(() => undefined)
+  await record('run-job-timeout', 'run-job-timeout', 'JobTimeout')
+  const mark = marker()
+  const job = { command: 'sleep 4', env: { MARK: mark } }
+  const rerun = await start('run-job-rerun', { job, onPodLost: 'rerun' })
+  await waitUntil('the job runs', () => processWith(mark).length > 0)
+  killPod((await pool.status()).leased[0]!.pod)
+  await rerun.result()
+  await record('run-job-rerun', 'run-job-rerun', '"PodLost')
+  const other = marker()
+  const long = await start('run-job-cancelled', { job: { command: 'sleep 60', env: { MARK: other } } })
+  await waitUntil('the job runs', () => processWith(other).length > 0)
+  await long.cancel()
+  await long.result().catch(() => undefined)
+  await record('run-job-cancelled', 'run-job-cancelled', 'EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED')
+}
+
+/** No such pool: the caller's job fails with the reason. */
+async function refused(): Promise<void> {
+  const holder = await holderOf(world, 'nowhere', { caller: 'jane' })
+  await holder.job('true')
+  await holder.outcome(1)
+  await holder.finish()
+  await holder.handle.result()
+  await record('caller-refused', holder.handle.workflowId, 'PoolNotFound')
+  await record('lease-failed', await leaseOf('jane', 'failed'), 'PoolNotFound')
+}
