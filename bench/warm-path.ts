@@ -6,7 +6,13 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import type { Client } from '@temporalio/client'
-import { DefaultLogger, NativeConnection, Runtime, Worker } from '@temporalio/worker'
+import {
+  DefaultLogger,
+  makeTelemetryFilterString,
+  NativeConnection,
+  Runtime,
+  Worker,
+} from '@temporalio/worker'
 import {
   checkPoolSpec,
   type PoolStatus,
@@ -325,5 +331,7 @@ function addCpu(sum: CpuMs, from: CpuMs, to: CpuMs, ops: number): void {
 }
 
 export function quiet(): void {
-  Runtime.install({ logger: new DefaultLogger('ERROR') })
+  // Forwarded: by itself the SDK's core writes to standard output, into the JSON of --json.
+  const logging = { forward: {}, filter: makeTelemetryFilterString({ core: 'ERROR', other: 'ERROR' }) }
+  Runtime.install({ logger: new DefaultLogger('ERROR'), telemetryOptions: { logging } })
 }

@@ -94,7 +94,8 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
   const closed = done.finally(async () => {
     backend.close()
     await native.close()
-    await connection.close()
+    // The client's connection is left open: closed under a call that waits for its next attempt it throws out of a timer
+    // and ends the process. It does not keep the process alive.
   })
   closed.catch(() => undefined)
   return {

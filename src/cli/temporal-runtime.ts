@@ -1,5 +1,5 @@
 import { appendFileSync } from 'node:fs'
-import { DefaultLogger, type LogEntry, Runtime } from '@temporalio/worker'
+import { DefaultLogger, type LogEntry, makeTelemetryFilterString, Runtime } from '@temporalio/worker'
 
 /**
  * Sets Temporal's runtime up for a command line: its log goes to a file, and signals stay ours (by itself it would shut
@@ -17,7 +17,9 @@ export function installRuntime(logFile: string): (line: string) => void {
   const logger = new DefaultLogger('INFO', ({ level, message, meta }: LogEntry) =>
     append(`${level} ${message} ${meta ? safeJson(meta) : ''}`),
   )
-  Runtime.install({ logger, shutdownSignals: [] })
+  // Without forwarding, the SDK's core writes its warnings to standard output, into the JSON of --json.
+  const logging = { forward: {}, filter: makeTelemetryFilterString({ core: 'WARN', other: 'ERROR' }) }
+  Runtime.install({ logger, shutdownSignals: [], telemetryOptions: { logging } })
   return (line) => append(`FIREPOOL ${line}`)
 }
 
