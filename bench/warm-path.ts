@@ -75,8 +75,9 @@ export async function warmPath(options: WarmPathOptions) {
   } finally {
     for (const worker of workers) worker.shutdown()
     await Promise.all(running)
-    await firepool.backend.stopAll()
+    // Pods last: a pool whose worker still runs would start new ones in their place.
     await firepool.shutdown()
+    await firepool.backend.stopAll()
     await connection.close()
     bareServer.disconnect()
     await server.stop()

@@ -64,6 +64,8 @@ class PoolEntity {
   private pageAt = 0
   /** an update acted by itself: the main loop has an alarm to set and a page to show */
   private acted = false
+  /** the history's length in the workflow task that answered the last update */
+  private answeredAt = -1
 
   constructor(private readonly input: PoolInput) {
     const spec = checkPoolSpec(isRecord(input) ? input.spec : undefined)
@@ -93,7 +95,7 @@ class PoolEntity {
             this.inbox.length > 0 ||
             this.alarm.ringing ||
             this.acted ||
-            (this.upgradeAsked && this.lanes.idle),
+            (this.upgradeAsked && this.lanes.idle && !this.answering),
         )
       this.alarm.takeRing()
       const happened = this.inbox.length > 0 || this.acted
@@ -104,13 +106,28 @@ class PoolEntity {
       const next = nextDeadline(this.state)
       if (next !== null) this.alarm.at(next, deadlineSummary(this.state))
       this.show(now, happened)
-      if (isFinished(this.state) && this.lanes.idle) return
-      await this.continueWhenDue()
+      if (isFinished(this.state) && this.lanes.idle && this.mayClose(now)) return
+      await this.continueWhenDue(now)
     }
   }
 
+  /** Whether an update is answered in this very workflow task. */
+  private get answering(): boolean {
+    return workflowInfo().historyLength === this.answeredAt
+  }
+
+  /**
+   * A run that ends in the task that answers an update may lose the answer: the server refuses the whole task when an
+   * event came meanwhile, and tells the client that its update failed. The end waits for a task of its own.
+   */
+  private mayClose(now: number): boolean {
+    if (!this.answering) return true
+    this.alarm.at(now + 1, 'end this run once the update is answered')
+    return false
+  }
+
   /** Continues as new when it is time and nothing is on its way; when it must, it stops issuing effects and goes anyway. */
-  private async continueWhenDue(): Promise<void> {
+  private async continueWhenDue(now: number): Promise<void> {
     const { historyLength } = workflowInfo()
     const { signals, events } = this.input.continueAfter ?? {
       signals: LIMIT.continueSignals,
@@ -121,7 +138,7 @@ class PoolEntity {
     if (!forced && !this.upgradeAsked && this.signals < signals && historyLength < events) return
     // An upgrade does not wait for a pool under load to have nothing to do: what is not under way yet is carried over.
     if (forced || this.upgradeAsked) this.lanes.stop()
-    if (this.inbox.length > 0 || !(this.lanes.idle || must)) return
+    if (this.inbox.length > 0 || !(this.lanes.idle || must) || !this.mayClose(now)) return
     const carried = snapshot(this.state)
     const next: PoolInput = { v: 1, spec: this.state.spec, carried }
     if (this.input.continueAfter) next.continueAfter = this.input.continueAfter
@@ -157,6 +174,7 @@ class PoolEntity {
     }
     setHandler(defineUpdate<PoolStatus, []>(UPDATE.upgrade), () => {
       this.upgradeAsked = true
+      this.act()
       return this.status()
     })
     this.listenForDelete()
@@ -231,6 +249,7 @@ class PoolEntity {
     const { effects } = step(this.state, this.inbox.splice(0), Date.now())
     this.lanes.push(effects)
     this.acted = true
+    this.answeredAt = workflowInfo().historyLength
   }
 
   private status(): PoolStatus {
