@@ -83,7 +83,11 @@ export function createDeliver({ client, signer }: DeliverDeps) {
   return effectActivity({ deliver, notify })
 }
 
-async function bind(signer: Signer, { grant, owner }: Deliver): Promise<number> {
+/** Makes a pod its grant's: what an older epoch still runs is ended. @returns the pod's use counter */
+export async function bind(
+  signer: Signer,
+  { grant, owner }: Pick<Deliver, 'grant' | 'owner'>,
+): Promise<number> {
   const runner = createRunnerClient(grant.address, () =>
     signer(grant.pod, 'broker', grant.epoch, grant.leaseId),
   )

@@ -9,6 +9,7 @@ import { createDescribeHolders } from './holders.js'
 import { createObserve } from './observe.js'
 import { createPodActivities } from './pods.js'
 import { createRun } from './run.js'
+import { createRunOnce } from './run-once.js'
 
 export interface ActivityDeps {
   client: Client
@@ -20,6 +21,7 @@ export interface ActivityDeps {
 export function createJobActivities({ client, signer }: Pick<ActivityDeps, 'client' | 'signer'>) {
   return {
     [ACTIVITY.run]: createRun({ client, signer }),
+    [ACTIVITY.runOnce]: createRunOnce({ client, signer }),
     [ACTIVITY.awaitLease]: createAwaitLease(client),
   }
 }

@@ -28,18 +28,29 @@ export function createRun({ client, signer }: RunDeps) {
     const { workflowExecution, activityId } = activityInfo()
     const checked = checkRunInput(given, `${workflowExecution?.runId}/${activityId}`)
     if (checked.problem) throw activityFailure(checked.problem)
-    const input = checked.value
-    const { grant, jobId } = input
-    const runner = createRunnerClient(grant.address, () =>
-      signer(grant.pod, 'lease', grant.epoch, grant.leaseId),
-    )
-    const outcome = await beating(Activity.current(), { v: 1, jobId }, attachJob(runner, input))
-    // Not awaited: the result need not wait for the pool to hear of it, and reconcile finds a release that was lost.
-    if (input.releaseAfter) void sendRelease(client, input)
-    if (outcome.kind === 'result') return outcome.result
-    if (outcome.problem.code === 'Cancelled') throw new CancelledFailure(outcome.problem.message)
-    throw activityFailure(outcome.problem)
+    return await runGranted({ client, signer }, checked.value, { v: 1, jobId: checked.value.jobId })
   }
+}
+
+/**
+ * Runs a job on a granted pod and returns its result.
+ * @param beat the details of its heartbeats: what the next attempt needs to know
+ */
+export async function runGranted(
+  { client, signer }: RunDeps,
+  input: CheckedRun,
+  beat: unknown,
+): Promise<JobResult> {
+  const { grant } = input
+  const runner = createRunnerClient(grant.address, () =>
+    signer(grant.pod, 'lease', grant.epoch, grant.leaseId),
+  )
+  const outcome = await beating(Activity.current(), beat, attachJob(runner, input))
+  // Not awaited: the result need not wait for the pool to hear of it, and reconcile finds a release that was lost.
+  if (input.releaseAfter) void sendRelease(client, input)
+  if (outcome.kind === 'result') return outcome.result
+  if (outcome.problem.code === 'Cancelled') throw new CancelledFailure(outcome.problem.message)
+  throw activityFailure(outcome.problem)
 }
 
 /**

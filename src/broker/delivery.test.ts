@@ -5,6 +5,29 @@ import { makeWorld } from '../../test/support/broker-world.js'
 
 const SECOND = 1_000
 
+describe('a grant to a sender that waits for the answer', () => {
+  it('is the answer to a request whose sender waits for it: nothing is delivered, the pod is his', () => {
+    const w = makeWorld({ spec: { standby: 1 } })
+    w.advance(3_000)
+    const asked = w.aRequest()
+    w.send({ kind: 'request', request: asked, answered: true })
+    w.advance(1)
+    expect(w.granted(asked.leaseId)).toMatchObject({ epoch: 1, hit: 'standby' })
+    expect(w.effectsOf('deliver')).toHaveLength(0)
+    expect(w.pods('leased')).toEqual([w.granted(asked.leaseId).pod])
+    expect(w.job(asked.leaseId, 1)).toBe('started')
+  })
+
+  it('that has to wait is delivered as usual, although the sender had hoped for an answer', () => {
+    const w = makeWorld({ spec: { standby: 0 } })
+    const asked = w.aRequest()
+    w.send({ kind: 'request', request: asked, answered: true })
+    w.advance(5_000)
+    expect(w.effectsOf('deliver')).toHaveLength(1)
+    expect(w.granted(asked.leaseId).hit).toBe('cold')
+  })
+})
+
 describe('a grant by token', () => {
   it('goes to a token that came before the request', () => {
     const w = makeWorld()

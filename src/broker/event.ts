@@ -5,7 +5,15 @@ import type { EffectResult } from './effect.js'
 
 /** Everything that can happen to a pool. Shapes are checked before they come here; `step` never sees raw input. */
 export type PoolEvent =
-  | { kind: 'request'; request: LeaseRequest }
+  | {
+      kind: 'request'
+      request: LeaseRequest
+      /**
+       * The sender waits for the outcome of this very step (an update) and binds the pod itself: a grant made in it
+       * needs no delivery. What has to wait is delivered later as replyTo says.
+       */
+      answered?: boolean
+    }
   | { kind: 'release'; release: Release }
   | { kind: 'token'; leaseId: string; token: string }
   | { kind: 'setBudget'; budget: number; expiresAtMs: number }

@@ -280,7 +280,9 @@ function onlyReadyPodsAreGranted(seen: Seen, memory: Memory): string[] {
   for (const { lease, pod } of newGrants(seen, memory)) {
     const what = `lease ${lease.request.leaseId} got pod ${pod.pod}`
     if (pod.address === '') broken.push(`${what}, which is not Ready`)
-    if (pod.kind !== 'promoting') broken.push(`${what}, which is ${pod.kind}`)
+    // A grant that was the answer of its step needs no delivery: its pod is leased at once.
+    const expected = lease.delivery === 'delivered' ? 'leased' : 'promoting'
+    if (pod.kind !== expected) broken.push(`${what}, which is ${pod.kind}`)
     if (bad.has(pod.pod)) broken.push(`${what}, which was seen failed or gone`)
     if (isStale(state, pod, now) && !late) broken.push(`${what}, which is of another generation or too old`)
     if (memory.pods.get(pod.pod)?.kind === 'deleting') broken.push(`${what}, which was being deleted`)

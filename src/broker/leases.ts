@@ -1,14 +1,14 @@
 import { type Problem, problem } from '../contract/errors.js'
-import type { HitClass, LeaseEndReason, LeaseRequest, Release } from '../contract/lease.js'
+import type { Grant, HitClass, LeaseEndReason, LeaseRequest, Release } from '../contract/lease.js'
 import { LIMIT, TIMEOUT } from '../contract/limits.js'
 import { keepEarlyToken, takeEarlyToken } from './early-tokens.js'
 import { holderKey, slotKey, tombstoneKey } from './keys.js'
 import { drainPod, movePod, removePod, setKeepAlive } from './pods.js'
 import { hasRoomForNotices, refuseAtAdmission, waitReason } from './policy/admission.js'
-import { isStale } from './policy/keep-alive.js'
+import { firstKeepAliveDeadline, isStale } from './policy/keep-alive.js'
 import { hasWarmPod } from './policy/placement.js'
 import { leaseBytes, textBytes } from './size.js'
-import type { GrantedLease, Lease, Pod, WaitingLease } from './state.js'
+import type { GrantedLease, Lease, Pod, PoolState, WaitingLease } from './state.js'
 import { assert, issue, type Turn, wakeAt } from './turn.js'
 
 /** A request: answered again when known (F2), superseding an older one of the same holder (rule 6), else queued. */
@@ -101,29 +101,38 @@ export function grant(turn: Turn, lease: Lease, pod: Pod, hit: HitClass): void {
   deliver(turn, granted)
 }
 
+/** A granted lease as its holder knows it. */
+export function grantOf(state: PoolState, lease: GrantedLease): Grant {
+  const pod = state.pods.get(lease.pod)!
+  return {
+    v: 1,
+    leaseId: lease.request.leaseId,
+    pool: state.spec.name,
+    pod: pod.pod,
+    address: pod.address,
+    incarnation: pod.incarnation,
+    epoch: lease.epoch,
+    hit: lease.hit,
+    waitedMs: lease.grantedAt - lease.arrivedAt,
+  }
+}
+
 /** Sends the grant of a granted lease (again): the same pod and epoch each time. */
 export function deliver(turn: Turn, lease: GrantedLease): void {
   const { state } = turn
   const { request: asked } = lease
+  if (turn.answered.has(asked.leaseId)) {
+    answer(turn, lease)
+    return
+  }
   if (asked.replyTo === 'token' && lease.token === null && lease.delivery !== 'delivered') {
     awaitToken(turn, lease)
   } else if (lease.delivery !== 'delivered') {
     lease.delivery = 'sending'
   }
-  const pod = state.pods.get(lease.pod)!
   issue(turn, {
     kind: 'deliver',
-    grant: {
-      v: 1,
-      leaseId: asked.leaseId,
-      pool: state.spec.name,
-      pod: pod.pod,
-      address: pod.address,
-      incarnation: pod.incarnation,
-      epoch: lease.epoch,
-      hit: lease.hit,
-      waitedMs: lease.grantedAt - lease.arrivedAt,
-    },
+    grant: grantOf(state, lease),
     owner: { caller: asked.caller, reuseTag: asked.reuseTag },
     holder: asked.holder,
     leaseWorkflowId: asked.leaseWorkflowId,
@@ -276,6 +285,16 @@ export function requestExpired(turn: Turn, lease: Lease): void {
     )
   }
   endLease(turn, lease.request.leaseId, 'failed', { problem: why, notify: true })
+}
+
+/** The sender gets the grant as the answer to its update, and binds the pod itself before its job. */
+function answer(turn: Turn, lease: GrantedLease): void {
+  const { state, now } = turn
+  const pod = state.pods.get(lease.pod)!
+  lease.delivery = 'delivered'
+  if (pod.kind !== 'promoting') return
+  movePod(turn, pod, 'delivered')
+  setKeepAlive(turn, pod, firstKeepAliveDeadline(state, pod, now))
 }
 
 /**

@@ -1,5 +1,8 @@
+import { problem } from '../contract/errors.js'
+import type { Acquired } from '../contract/lease.js'
 import { LIMIT } from '../contract/limits.js'
 import type { Page, PageRequest, PodRow, PoolStatus, QueueRow } from '../contract/pool.js'
+import { grantOf } from './leases.js'
 import { waitReason } from './policy/admission.js'
 import { budgetInForce } from './policy/budget.js'
 import { standbyTarget } from './policy/replenish.js'
@@ -56,6 +59,22 @@ export function statusOf(state: PoolState, now: number): PoolStatus {
     heldPodMs,
     effectsInFlight: state.effects.size,
     leased: grantedRows(state),
+  }
+}
+
+/** What became of a request in the step that took it. */
+export function acquired(state: PoolState, leaseId: string): Acquired {
+  const lease = state.leases.get(leaseId)
+  if (lease?.kind === 'granted') return { v: 1, outcome: 'granted', grant: grantOf(state, lease) }
+  if (lease) return { v: 1, outcome: 'waiting' }
+  for (const effect of state.effects.values()) {
+    if (effect.kind === 'notify' && effect.end.leaseId === leaseId && effect.end.problem)
+      return { v: 1, outcome: 'refused', problem: effect.end.problem }
+  }
+  return {
+    v: 1,
+    outcome: 'refused',
+    problem: problem('LeaseRevoked', `lease ${leaseId} has ended; ask again with a new leaseId`),
   }
 }
 

@@ -31,7 +31,14 @@ export function step(
   now: number,
 ): { state: PoolState; effects: Effect[] } {
   const gapMs = now - state.lastStepAt
-  const turn: Turn = { state, now: Math.max(now, state.lastStepAt), effects: [], newClaims: [], newIdle: [] }
+  const turn: Turn = {
+    state,
+    now: Math.max(now, state.lastStepAt),
+    effects: [],
+    newClaims: [],
+    newIdle: [],
+    answered: new Set(),
+  }
   // 1. inbox
   for (const event of events) take(turn, event)
   // 2. deadlines; after a long gap the inbox that piled up goes first, and nothing in it is late by our fault
@@ -63,6 +70,7 @@ function take(turn: Turn, event: PoolEvent): void {
   const { state } = turn
   switch (event.kind) {
     case 'request':
+      if (event.answered) turn.answered.add(event.request.leaseId)
       request(turn, event.request)
       return
     case 'release':

@@ -14,7 +14,7 @@ const CELLS = KINDS.flatMap((kind) => EVENTS.map((event) => [kind, event, TRANSI
 /** A turn with one pod of this kind. */
 function aTurn(kind: PodKind): { turn: Turn; pod: Pod } {
   const state = createState(makeWorld().state.spec, 'abc123', 0)
-  const turn: Turn = { state, now: 1, effects: [], newClaims: [], newIdle: [] }
+  const turn: Turn = { state, now: 1, effects: [], newClaims: [], newIdle: [], answered: new Set() }
   createPod(turn)
   const [pod] = state.pods.values()
   if (!pod) throw new Error('no pod')

@@ -13,6 +13,8 @@ export interface Turn {
   newClaims: string[]
   /** pods that became idle in this turn and look for a lease of their owner */
   newIdle: string[]
+  /** leases whose sender hears of a grant as the answer to this turn */
+  answered: Set<string>
 }
 
 type Draft<E> = E extends Effect ? Omit<E, 'id' | 'attempt'> : never

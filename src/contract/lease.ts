@@ -46,6 +46,13 @@ export interface Grant {
   waitedMs: number
 }
 
+/** Answer of update `firepool.acquire`: a grant whose pod the asker binds itself, or what became of the request. */
+export type Acquired =
+  | { v: 1; outcome: 'granted'; grant: Grant }
+  /** it is in the queue: the grant will come by signal */
+  | { v: 1; outcome: 'waiting' }
+  | { v: 1; outcome: 'refused'; problem: Problem }
+
 /** What a request that will not be granted gets in place of a Grant, through the same door. */
 export interface Refusal {
   v: 1

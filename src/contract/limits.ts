@@ -111,6 +111,8 @@ export const LIMIT = {
   /** then even with effects in flight (they are issued again under their ids): the server refuses signals at 10,000 */
   continueSignalsMust: 9_500,
   continueEvents: 30_000,
+  /** the server refuses a run's updates at 2,000 */
+  continueUpdates: 1_500,
   /** effects in one activity call, and calls in flight for each lane */
   effectBatch: 100,
   laneInFlight: 2,

@@ -14,6 +14,8 @@ export const WORKFLOW = {
 
 export const ACTIVITY = {
   run: 'firepool.run',
+  /** for firepool.runJob alone: acquires and runs in one activity */
+  runOnce: 'firepool.runOnce',
   awaitLease: 'firepool.awaitLease',
   createPods: 'firepool.createPods',
   deletePods: 'firepool.deletePods',
@@ -59,6 +61,8 @@ export const UPDATE = {
   drain: 'firepool.drain',
   apply: 'firepool.apply',
   upgrade: 'firepool.upgrade',
+  /** for firepool.runOnce: a request whose grant is the answer */
+  acquire: 'firepool.acquire',
   delete: 'firepool.delete',
 } as const
 

@@ -1,5 +1,5 @@
-import type { JobSpec } from './job.js'
-import type { AcquireOptions, Grant } from './lease.js'
+import type { JobResult, JobSpec } from './job.js'
+import type { AcquireOptions, Grant, LeaseRequest } from './lease.js'
 
 /** Argument of the activity `firepool.run`: one job on a held lease. */
 export interface RunInput {
@@ -12,6 +12,19 @@ export interface RunInput {
   /** send the release to the pool when the job is over (firepool.runJob) */
   releaseAfter?: 'keep' | 'retire'
 }
+
+/** Argument of the activity `firepool.runOnce`: one job on a lease that it acquires itself. */
+export interface RunOnceInput {
+  v: 1
+  pool: string
+  request: LeaseRequest
+  jobId: string
+  job: JobSpec
+  releaseAfter: 'keep' | 'retire'
+}
+
+/** `waiting`: no pod was free at once; ask by signal with the same leaseId, and run on the grant that comes. */
+export type RunOnceResult = { v: 1; outcome: 'ran'; result: JobResult } | { v: 1; outcome: 'waiting' }
 
 /** Argument of the activity `firepool.awaitLease`. */
 export interface AwaitLeaseInput {

@@ -10,6 +10,7 @@ import {
   workflowInfo,
 } from '@temporalio/workflow'
 import {
+  acquired,
   createState,
   isFinished,
   nextDeadline,
@@ -23,9 +24,10 @@ import {
   statusOf,
   step,
 } from '../broker/index.js'
-import { isRecord } from '../contract/check.js'
+import { checkLeaseRequest, isRecord } from '../contract/check.js'
 import { checkPoolSpec } from '../contract/check-spec.js'
 import { problem } from '../contract/errors.js'
+import type { Acquired } from '../contract/lease.js'
 import { LIMIT } from '../contract/limits.js'
 import { QUERY, SIGNAL, UPDATE } from '../contract/names.js'
 import type { PageRequest, PoolInput, PoolStatus } from '../contract/pool.js'
@@ -60,6 +62,7 @@ class PoolEntity {
   private readonly lanes: Lanes
   private readonly mirror = new Mirror()
   private signals = 0
+  private updates = 0
   private upgradeAsked = false
   private pageAt = 0
   /** an update acted by itself: the main loop has an alarm to set and a page to show */
@@ -135,7 +138,8 @@ class PoolEntity {
     }
     const forced = this.signals >= Math.max(signals, LIMIT.continueSignalsForced)
     const must = this.signals >= Math.max(signals, LIMIT.continueSignalsMust)
-    if (!forced && !this.upgradeAsked && this.signals < signals && historyLength < events) return
+    const due = this.signals >= signals || historyLength >= events || this.updates >= LIMIT.continueUpdates
+    if (!forced && !this.upgradeAsked && !due) return
     // An upgrade does not wait for a pool under load to have nothing to do: what is not under way yet is carried over.
     if (forced || this.upgradeAsked) this.lanes.stop()
     if (this.inbox.length > 0 || !(this.lanes.idle || must) || !this.mayClose(now)) return
@@ -177,6 +181,7 @@ class PoolEntity {
       this.act()
       return this.status()
     })
+    this.listenForAcquire()
     this.listenForDelete()
     setHandler(defineQuery<PoolStatus>(QUERY.status), () => this.status())
     setHandler(defineQuery(QUERY.pods), (page?: PageRequest) =>
@@ -218,6 +223,26 @@ class PoolEntity {
       return `pool ${spec.name} is being deleted; wait for its end, then create it anew`
     if (name !== SIGNAL.apply || !isRecord(payload) || payload.name === spec.name) return null
     return `this is pool ${spec.name}; a pool cannot be renamed, create another`
+  }
+
+  /** A request whose grant is the answer: for firepool.runOnce, which binds the pod itself. */
+  private listenForAcquire(): void {
+    const read = (payload: unknown) => {
+      const checked = checkLeaseRequest(payload, Date.now())
+      if (checked.problem) throw failureOf(checked.problem)
+      return checked.value
+    }
+    setHandler(
+      defineUpdate<Acquired, [unknown]>(UPDATE.acquire),
+      (payload) => {
+        this.updates++
+        const request = read(payload)
+        this.inbox.push({ kind: 'request', request, answered: true })
+        this.act()
+        return acquired(this.state, request.leaseId)
+      },
+      { validator: (payload) => void read(payload) },
+    )
   }
 
   private listenForDelete(): void {

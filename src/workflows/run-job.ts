@@ -17,7 +17,7 @@ import type { RunJobInput } from '../contract/run.js'
 import { failureOf, problemOf } from './failure.js'
 import { endIn, releaseLease } from './lease.js'
 import { grantIn, poolHandle, refuseMissingPool } from './pool-handle.js'
-import { runOnPod } from './run-activity.js'
+import { runOnce, runOnPod } from './run-activity.js'
 
 const grantSignal = defineSignal<[unknown]>(SIGNAL.grant)
 const endedSignal = defineSignal<[unknown]>(SIGNAL.ended)
@@ -26,8 +26,8 @@ const endedSignal = defineSignal<[unknown]>(SIGNAL.ended)
 const MAX_ACQUIRES = 20
 
 /**
- * The workflow `firepool.runJob`: one job in one call. It is its own lease workflow: it asks the pool, runs the job,
- * and the run activity sends the release, so that nothing is awaited after the result.
+ * The workflow `firepool.runJob`: one job in one call. It is its own lease workflow. One activity acquires, runs and
+ * releases when a pod is free at once; else the request waits in the pool's queue and the grant comes by signal.
  * @throws ApplicationFailure whose type is the code
  */
 export async function runJob(input: RunJobInput): Promise<JobResult> {
@@ -65,8 +65,17 @@ export async function runJob(input: RunJobInput): Promise<JobResult> {
       deadlineMs: Date.now() + acquireMs,
       replyTo: 'signal',
     }
-    setCurrentDetails(`One job on pool **${pool}** for caller \`${who.caller}\`: waits for a pod.`)
+    setCurrentDetails(`One job on pool **${pool}** for caller \`${who.caller}\`.`)
+    const run = {
+      v: 1,
+      jobId: `${jobId}/${starts}`,
+      job: input.job,
+      releaseAfter: retire ? 'retire' : 'keep',
+    } as const
     try {
+      const once = await runOnce({ ...run, pool, request }, jobMs)
+      if (once.outcome === 'ran') return once.result
+      setCurrentDetails(`One job on pool **${pool}** for caller \`${who.caller}\`: waits for a pod.`)
       const missing = await refuseMissingPool(pool, () => poolHandle(pool).signal(SIGNAL.request, request))
       if (missing) throw failureOf(missing)
       await condition(() => inbox.grant !== null || inbox.end !== null)
@@ -79,16 +88,7 @@ export async function runJob(input: RunJobInput): Promise<JobResult> {
       setCurrentDetails(
         `One job on pod \`${grant.pod}\` of pool **${pool}**: **${grant.hit}**, after ${grant.waitedMs} ms in the pool.`,
       )
-      return await runOnPod(
-        {
-          v: 1,
-          grant,
-          jobId: `${jobId}/${starts}`,
-          job: input.job,
-          releaseAfter: retire ? 'retire' : 'keep',
-        },
-        jobMs,
-      )
+      return await runOnPod({ ...run, grant }, jobMs)
     } catch (error) {
       await CancellationScope.nonCancellable(() => releaseLease(pool, leaseId, retire))
       if (isCancellation(error)) throw error

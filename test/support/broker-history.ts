@@ -14,6 +14,7 @@ export type Op =
       timeoutMs: number
       by: number
       token: boolean
+      answered: boolean
     }
   | { op: 'repeat'; n: number }
   | { op: 'release'; n: number; how: 'plain' | 'named' | 'wrong' | 'clean' | 'early' }
@@ -66,6 +67,7 @@ const op: fc.Arbitrary<Op> = fc.oneof(
       timeoutMs: fc.constantFrom(50, 2_000, 20_000, 300_000),
       by: small(1),
       token: fc.boolean(),
+      answered: fc.boolean(),
     }),
   },
   { weight: 14, arbitrary: fc.record({ op: fc.constant('wait' as const), ms: waits }) },
@@ -278,7 +280,7 @@ function ask(world: World, asked: Requests, o: Extract<Op, { op: 'request' }>): 
     replyTo: o.token ? 'token' : 'signal',
   })
   asked.push(request)
-  world.send({ kind: 'request', request })
+  world.send(o.answered ? { kind: 'request', request, answered: true } : { kind: 'request', request })
 }
 
 function release(

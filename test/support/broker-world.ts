@@ -1,6 +1,7 @@
 import type { Effect, EffectResult } from '../../src/broker/effect.js'
 import { Heap } from '../../src/broker/heap.js'
 import {
+  acquired,
   createState,
   nextDeadline,
   type PoolEvent,
@@ -173,7 +174,16 @@ export class World {
       )
     this.compareTwin(events, effects)
     this.carryOut(effects)
+    for (const event of events) if (event.kind === 'request' && event.answered) this.answer(event.request)
     return effects
+  }
+
+  /** What firepool.runOnce does with the answer of its update: it binds the pod itself. */
+  private answer({ leaseId, caller, reuseTag }: LeaseRequest): void {
+    const answer = acquired(this.state, leaseId)
+    if (answer.outcome !== 'granted') return
+    const bound = this.backend.bind({ grant: answer.grant, owner: { caller, reuseTag } })
+    if (bound.kind === 'delivered') push(this.grants, leaseId, answer.grant)
   }
 
   /** From now on a copy that went through a snapshot takes the same steps, and must do the same. */

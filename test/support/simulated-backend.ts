@@ -118,7 +118,7 @@ export class SimulatedBackend {
     return 'started'
   }
 
-  bind(effect: Extract<Effect, { kind: 'deliver' }>): EffectResult {
+  bind(effect: Pick<Extract<Effect, { kind: 'deliver' }>, 'grant' | 'owner'>): EffectResult {
     const { grant } = effect
     const pod = this.pods.get(grant.pod)
     if (pod?.phase !== 'ready') return { kind: 'podLost', reason: 'NotFound' }
