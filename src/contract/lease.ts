@@ -53,13 +53,6 @@ export type Acquired =
   | { v: 1; outcome: 'waiting' }
   | { v: 1; outcome: 'refused'; problem: Problem }
 
-/** What a request that will not be granted gets in place of a Grant, through the same door. */
-export interface Refusal {
-  v: 1
-  leaseId: string
-  refused: Problem
-}
-
 /** Signal `firepool.release`. Without pod and epoch it is for whatever the lease holds. */
 export interface Release {
   v: 1

@@ -75,7 +75,7 @@ export const LIMIT = {
   acquireMsMax: 24 * HOUR,
   jobMsMin: 1,
   jobMsMax: 7 * 24 * HOUR,
-  /** waiting requests of one pool: the state must fit a continue-as-new (protocol.md, Size) */
+  /** waiting requests of one pool: the state must fit a continue-as-new of at most stateBytes */
   queue: 2_000,
   /** pods of one pool entity, for the same reason */
   pods: 2_000,
@@ -105,7 +105,7 @@ export const LIMIT = {
   stateBytes: 1_500_000,
   /** admission stops here so that state in flight still fits below stateBytes */
   admissionBytes: 1_200_000,
-  /** continue as new (protocol.md, The pool as an entity) */
+  /** continue as new: signals are refused at 10,000, a history ends at 51,200 events */
   continueSignals: 8_000,
   continueSignalsForced: 9_000,
   /** then even with effects in flight (they are issued again under their ids): the server refuses signals at 10,000 */
@@ -118,6 +118,6 @@ export const LIMIT = {
   laneInFlight: 2,
   /** rows in one page of a query */
   pageRows: 500,
-  /** holders described in one activity: about 1 s for 300 (measured in protocol.md) */
+  /** holders described in one activity: about 1 s for 300 (measured) */
   describeBatch: 300,
 } as const
