@@ -4,10 +4,10 @@ import type { Effect, EffectResult } from '../broker/index.js'
 import { problem } from '../contract/errors.js'
 import type { LeaseEnd } from '../contract/lease.js'
 import { SIGNAL } from '../contract/names.js'
-import { createRunnerClient } from '../runner/client.js'
+import { createRunnerClient, RunnerUnreachable } from '../runner/client.js'
 import type { Signer } from '../token/token.js'
 import { effectActivity } from './batch.js'
-import { activityFailure } from './failure.js'
+import { activityFailure, reasonOf } from './failure.js'
 import { CONTROL_MS, lostReason } from './pods.js'
 
 type Deliver = Extract<Effect, { kind: 'deliver' }>
@@ -49,7 +49,8 @@ export function createDeliver({ client, signer }: DeliverDeps) {
     try {
       useSeq = await bind(signer, effect)
     } catch (error) {
-      const reason = lostReason(error)
+      // Whatever kept it from answering: nothing has started there, another pod costs less than waiting for this one.
+      const reason = error instanceof RunnerUnreachable ? reasonOf(error) : lostReason(error)
       if (reason === null) throw error
       return { kind: 'podLost', reason }
     }

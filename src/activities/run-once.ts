@@ -10,7 +10,7 @@ import { RunnerUnreachable } from '../runner/client.js'
 import { bind } from './deliver.js'
 import { activityFailure } from './failure.js'
 import { beating } from './heartbeat.js'
-import { type RunDeps, runGranted } from './run.js'
+import { type RunDeps, runGranted, sendRelease } from './run.js'
 
 /** A pool that does not answer within this has no worker, or too much to do: the request goes by signal then. */
 const ACQUIRE_MS = 10_000
@@ -31,7 +31,7 @@ export function createRunOnce(deps: RunDeps) {
     if (acquired.outcome === 'waiting') return { v: 1, outcome: 'waiting' }
     if (acquired.outcome === 'refused') throw activityFailure(acquired.problem)
     const { grant } = acquired
-    if (!known) await bindUnlessBound(deps, grant, request, attempt > 1)
+    if (!known) await beating(context, { v: 1, jobId }, bindUnlessBound(deps, grant, request, attempt > 1))
     const run = checkRunInput({ v: 1, grant, jobId, job, releaseAfter }, jobId)
     if (run.problem) throw activityFailure(run.problem)
     return { v: 1, outcome: 'ran', result: await runGranted(deps, run.value, { v: 1, jobId, grant }) }
@@ -72,7 +72,7 @@ function refusal(error: unknown, pool: string): Problem | null {
  * may have bound it and posted the job: then only the runner's job table can tell.
  */
 async function bindUnlessBound(
-  { signer }: RunDeps,
+  { client, signer }: RunDeps,
   grant: Grant,
   { caller, reuseTag }: RunOnceInput['request'],
   again: boolean,
@@ -82,6 +82,8 @@ async function bindUnlessBound(
   } catch (error) {
     if (again) return
     if (!(error instanceof FirepoolError || error instanceof RunnerUnreachable)) throw error
+    // Without a word of it the pool would keep the pod for this caller, and grant it again.
+    await sendRelease(client, grant, { clean: true, retire: true })
     throw activityFailure(
       problem('LeaseRevoked', `pod ${grant.pod} could not be bound; the job never started`, {
         pod: grant.pod,

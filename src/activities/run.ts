@@ -4,13 +4,15 @@ import type { Client } from '@temporalio/client'
 import { ApplicationFailure, CancelledFailure } from '@temporalio/common'
 import { type CheckedRun, checkRunInput } from '../contract/check-run.js'
 import { FirepoolError } from '../contract/errors.js'
-import { type JobOutcome, type JobResult, problem } from '../contract/index.js'
+import { durationMs, type JobOutcome, type JobResult, problem, TIMEOUT } from '../contract/index.js'
+import type { Grant, Release } from '../contract/lease.js'
 import { poolWorkflowId, SIGNAL } from '../contract/names.js'
 import type { RunInput } from '../contract/run.js'
 import { createRunnerClient, jobDigest, type RunnerClient, RunnerUnreachable } from '../runner/client.js'
 import type { Signer } from '../token/token.js'
 import { activityFailure, podLost } from './failure.js'
 import { beating } from './heartbeat.js'
+import { CONTROL_MS } from './pods.js'
 
 export interface RunDeps {
   client: Client
@@ -21,6 +23,8 @@ export interface RunDeps {
 const REFUSALS = 5
 const RECONNECTS = 100
 const RECONNECT_MS = 200
+/** A job's result may come this long after its time limit: the grace of its processes, and a large output. */
+const SILENCE_MS = TIMEOUT.runMarginMs / 2
 
 /** The activity `firepool.run`: posts one job to the runner of a held lease and returns its result. */
 export function createRun({ client, signer }: RunDeps) {
@@ -47,7 +51,7 @@ export async function runGranted(
   )
   const outcome = await beating(Activity.current(), beat, attachJob(runner, input))
   // Not awaited: the result need not wait for the pool to hear of it, and reconcile finds a release that was lost.
-  if (input.releaseAfter) void sendRelease(client, input)
+  if (input.releaseAfter) void endLease(client, runner, input)
   if (outcome.kind === 'result') return outcome.result
   if (outcome.problem.code === 'Cancelled') throw new CancelledFailure(outcome.problem.message)
   throw activityFailure(outcome.problem)
@@ -98,15 +102,19 @@ async function postJob(runner: RunnerClient, input: CheckedRun, signal: AbortSig
   // An earlier attempt of this activity may have been accepted by the runner.
   let mayHaveStarted = activityInfo().attempt > 1
   let refused = 0
+  // The runner ends a job at its limit. One that still says nothing long after that does not run any more.
+  const silentAt = Date.now() + (durationMs(job.timeout) ?? TIMEOUT.jobMs) + SILENCE_MS
   for (let tries = 1; ; tries++) {
     try {
-      return await runner.jobs({ v: 1, jobId, digest, epoch: grant.epoch, spec: job }, { signal })
+      const timeoutMs = Math.max(1, silentAt - Date.now())
+      return await runner.jobs({ v: 1, jobId, digest, epoch: grant.epoch, spec: job }, { signal, timeoutMs })
     } catch (error) {
       if (error instanceof FirepoolError) throw activityFailure(refusal(error, input, mayHaveStarted))
       if (!(error instanceof RunnerUnreachable)) throw error
       mayHaveStarted ||= !error.refused
       // Nobody listens: the pod is gone. A broken connection may be the network's, so it has longer.
-      if (error.refused ? ++refused >= REFUSALS : tries >= RECONNECTS) {
+      const over = error.refused ? ++refused >= REFUSALS : tries >= RECONNECTS
+      if (over || Date.now() >= silentAt) {
         throw activityFailure(unreachable(error, input, mayHaveStarted))
       }
       await pause(RECONNECT_MS, undefined, { signal })
@@ -134,14 +142,27 @@ function unreachable(error: RunnerUnreachable, { grant }: CheckedRun, mayHaveSta
   )
 }
 
-/** The release of firepool.runJob. Clean: its only job is over. A pool that is gone holds nothing. */
-async function sendRelease(client: Client, { grant, releaseAfter }: CheckedRun): Promise<void> {
+/**
+ * What is left to do after the job of firepool.runJob: end what it left running in sessions of its own, then give the lease
+ * back. A pool that is gone holds nothing.
+ */
+async function endLease(
+  client: Client,
+  runner: RunnerClient,
+  { grant, releaseAfter }: CheckedRun,
+): Promise<void> {
+  const clean = await runner.revoke(grant.epoch, { timeoutMs: CONTROL_MS }).then(
+    () => true,
+    () => false,
+  )
+  await sendRelease(client, grant, { clean, retire: releaseAfter === 'retire' })
+}
+
+/** Tells the pool what became of a lease. If it cannot be told, the close of the lease's workflow is found by reconcile. */
+export async function sendRelease(client: Client, grant: Grant, more: Partial<Release>): Promise<void> {
   const { leaseId, pod, epoch } = grant
-  try {
-    await client.workflow
-      .getHandle(poolWorkflowId(grant.pool))
-      .signal(SIGNAL.release, { v: 1, leaseId, pod, epoch, clean: true, retire: releaseAfter === 'retire' })
-  } catch {
-    // The lease workflow's close is the release then: reconcile finds it. The job's result must not be lost for it.
-  }
+  await client.workflow
+    .getHandle(poolWorkflowId(grant.pool))
+    .signal(SIGNAL.release, { v: 1, leaseId, pod, epoch, ...more })
+    .catch(() => undefined)
 }

@@ -280,11 +280,17 @@ export function requestExpired(turn: Turn, lease: Lease): void {
     const position = queuePosition(turn, lease)
     why = problem(
       'QueueTimeout',
-      `no pod of pool ${pool} within ${waitedMs} ms: ${reason}, ${position.text} in the queue; raise the budget or acquireTimeout`,
+      `no pod of pool ${pool} within ${waitedMs} ms: ${reason}, ${position.text} in the queue; ${remedyOf(reason)}`,
       { reason, waitedMs, position: position.at },
     )
   }
   endLease(turn, lease.request.leaseId, 'failed', { problem: why, notify: true })
+}
+
+function remedyOf(reason: string): string {
+  if (reason === 'PoolPaused' || reason === 'PoolDraining')
+    return 'an operator stopped the pool: firepool pool resume'
+  return 'raise the budget or acquireTimeout'
 }
 
 /** The sender gets the grant as the answer to its update, and binds the pod itself before its job. */

@@ -61,7 +61,7 @@ export interface Release {
   epoch?: number
   /** the sender knows that nothing runs under this epoch, so nothing needs to be killed */
   clean?: boolean
-  /** nobody will come back for this pod (its caller was a name of this one job): do not keep it warm */
+  /** do not keep the pod warm: nobody will come back for it, or it does not answer */
   retire?: boolean
 }
 

@@ -212,7 +212,7 @@ export class Sandbox {
       const grant = await Promise.race([
         granted,
         end.then((notice) => Promise.reject(failureOf(beforeGrant(notice)))),
-        CancellationScope.current().cancelRequested,
+        cancelled(CancellationScope.current()),
       ])
       this.lastGrant = grant
       const held: HeldLease = { grant, scope, end }
@@ -264,6 +264,15 @@ export class Sandbox {
     })
     return { scope, end }
   }
+}
+
+/** Rejects when the scope is cancelled. A non-cancellable scope hears of its parent's cancel too, and must not heed it. */
+function cancelled(scope: CancellationScope): Promise<never> {
+  return new Promise((_, reject) => {
+    scope.cancelRequested.catch((error: unknown) => {
+      if (scope.consideredCancelled) reject(error)
+    })
+  })
 }
 
 /** A lease that ended before we had its grant: whatever became of its pod, nothing was ever sent there. */

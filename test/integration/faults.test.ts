@@ -115,6 +115,24 @@ describe('a pod dies', () => {
     await holder.finish()
   })
 
+  test('by hanging (SIGSTOP) while it is warm: it is replaced, and the job runs elsewhere (A9)', async () => {
+    const pool = await world.pool('frozen')
+    const once = (command: string) =>
+      world.client.workflow.execute('firepool.runJob', {
+        workflowId: `frozen-${marker()}`,
+        taskQueue: 'firepool-workflows',
+        args: [{ pool: 'frozen', caller: 'ann', job: { command } }],
+      }) as Promise<{ pod: string; stdout: string }>
+    const { pod } = await once('true')
+    await pool.until('warm', (s) => s.pods.idle === 1)
+    const runners = processWith(`FIREPOOL_POD=${pod}\u0000`)
+    for (const pid of runners) process.kill(pid, 'SIGSTOP')
+    const second = await once('echo on')
+    expect(second.stdout).toBe('on\n')
+    expect(second.pod).not.toBe(pod)
+    await pool.until('the frozen pod is gone', () => processWith(`FIREPOOL_POD=${pod}\u0000`).length === 0)
+  })
+
   test('at its start, again and again: the breaker opens, callers fail typed with the reason (F7, F19)', async () => {
     const pool = await world.pool('broken', {
       standby: 0,

@@ -121,6 +121,14 @@ describe('every end of the caller frees the lease and kills what runs under it',
     await chain.signal('finish', 'complete')
   })
 
+  test('a cancelled workflow can still acquire and run in a non-cancellable scope', async () => {
+    const pool = await world.pool('cleanup')
+    const handle = await world.start<string>('cleanUp', [{ pool: 'cleanup' }])
+    await handle.cancel()
+    expect(await handle.result()).toBe('cleaned\n')
+    await pool.until('released', (s) => s.leases === 0)
+  })
+
   test('a cancelled scope kills its job, and the sandbox goes on', async () => {
     await world.pool('scope')
     const mark = marker()

@@ -41,6 +41,19 @@ test('a pod that is free at once: one activity acquires, runs and releases; the 
   expect((await pool.status()).grants).toMatchObject({ warm: 1, standby: 1 })
 })
 
+test('what a job left running in a session of its own ends with the lease', async () => {
+  const pool = await world.pool('daemon')
+  const mark = marker()
+  const handle = await start(
+    'daemon',
+    { command: 'setsid sleep 3600 & echo on', env: { MARK: mark } },
+    { caller: 'ann' },
+  )
+  expect(await handle.result()).toMatchObject({ stdout: 'on\n' })
+  await pool.until('released, warm', (s) => s.leases === 0 && s.pods.idle === 1)
+  await waitUntil('the daemon is gone', () => processWith(mark).length === 0)
+})
+
 test('without a caller nobody comes back: the pod is not kept', async () => {
   const pool = await world.pool('nobody')
   const handle = await start('nobody', { command: 'true' })

@@ -120,3 +120,16 @@ export async function largeJob(input: { pool: string; bytes: number }): Promise<
   }
   return 'it ran'
 }
+
+/** Waits to be cancelled, then cleans up on a pod. */
+export async function cleanUp(input: { pool: string }): Promise<string> {
+  try {
+    await sleep('1 hour')
+  } catch {
+    return await CancellationScope.nonCancellable(async () => {
+      const { stdout } = await openPool(input.pool).run({ command: 'echo cleaned' })
+      return stdout
+    })
+  }
+  return 'not cancelled'
+}
