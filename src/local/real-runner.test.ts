@@ -8,8 +8,13 @@ import { listed, marked, order, podName, World, waitUntil } from './pods.fixture
 
 const RUNNER = fileURLToPath(new URL('../../dist/runner/main.js', import.meta.url))
 
-/** Leaves its parents, its session, and every variable that names the pod's folder. */
-const LEAVE = 'setsid env HOME=/ PWD=/ OLDPWD=/ TMPDIR=/ sleep 600 >/dev/null 2>&1 &'
+/**
+ * Leaves its parents, its session, and every variable that names the pod's folder. Goes on only when it has left: what is
+ * still in the job's process group ends with the job.
+ */
+const LEAVE =
+  "(setsid env HOME=/ PWD=/ OLDPWD=/ TMPDIR=/ sh -c ': > left; exec sleep 600' >/dev/null 2>&1 &)" +
+  '; until [ -e left ]; do sleep 0.02; done'
 
 let world: World
 let backend: LocalBackend
@@ -69,7 +74,7 @@ describe.skipIf(!existsSync(RUNNER))('with the real runner', () => {
     await backend.create([order(pod)])
     const seen = await listed(backend, pod, 'ready')
     await bind(seen)
-    const outcome = await job(seen, 'j/1', `(${LEAVE}) ; chmod 000 . ; echo done`)
+    const outcome = await job(seen, 'j/1', `${LEAVE}; chmod 000 . ; echo done`)
     expect(outcome).toMatchObject({ kind: 'result', result: { exitCode: 0, stdout: 'done\n' } })
     expect(await waitUntil('the escapee runs', () => marked(pod).length > 1)).toBe(true)
     await backend.remove([pod])
@@ -82,7 +87,7 @@ describe.skipIf(!existsSync(RUNNER))('with the real runner', () => {
     const seen = await listed(backend, pod, 'ready')
     await bind(seen)
     const [runnerPid] = marked(pod) as [number]
-    const lost = job(seen, 'j/1', `(${LEAVE}) ; sleep 600`).then(
+    const lost = job(seen, 'j/1', `${LEAVE}; sleep 600`).then(
       () => 'answered',
       () => 'lost',
     )

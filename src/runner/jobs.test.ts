@@ -30,6 +30,12 @@ async function again(options: WorldOptions): Promise<void> {
   await begin(options)
 }
 
+/** Starts one process in a session of its own; goes on when it is there: what is still in the job's group ends with the job. */
+const LEAVE = "setsid sh -c ': > left; exec sleep 600'"
+const LEFT = 'until [ -e left ]; do sleep 0.01; done'
+const DAEMON = `${LEAVE} >/dev/null 2>&1 & ${LEFT}`
+const DAEMON_WITH_PIPES = `${LEAVE} & ${LEFT}`
+
 const marked = () => markedPids({ env: { FIREPOOL_POD: world.pod } })
 
 describe('a job', () => {
@@ -129,7 +135,7 @@ describe('a job', () => {
   })
 
   test('with a daemon in another session that holds its pipes does not hang', async () => {
-    const result = resultOf(await world.run({ command: 'setsid sleep 600 & sleep 0.2; echo started' }))
+    const result = resultOf(await world.run({ command: `${DAEMON_WITH_PIPES}; echo started` }))
     expect(result.stdout).toBe('started\n')
     expect(marked()).toHaveLength(1)
   })
@@ -294,7 +300,7 @@ describe('revoke', () => {
   })
 
   test('kills what a finished job left in another session, not what a later epoch runs', async () => {
-    await world.run({ command: 'setsid sleep 600 >/dev/null 2>&1 & sleep 0.1' })
+    await world.run({ command: DAEMON })
     expect(marked()).toHaveLength(1)
     await world.bind(2)
     const later = world.run({ command: 'touch began; while [ ! -e go ]; do sleep 0.02; done; echo done' })
@@ -317,7 +323,7 @@ describe('revoke', () => {
 
 describe('drain', () => {
   test('is a compare-and-set on the use counter, and ends what jobs have left', async () => {
-    const spec = { command: 'setsid sleep 600 >/dev/null 2>&1 & sleep 0.1' }
+    const spec = { command: DAEMON }
     await world.run(spec, { jobId: 's/1' })
     await world.lease(1).ack({ v: 1, jobId: 's/1', digest: jobDigest(spec) })
     const drain = (drainId: string, useSeq: number) => world.broker.drain({ v: 1, drainId, epoch: 1, useSeq })

@@ -46,7 +46,10 @@ test('what a job left running in a session of its own ends with the lease', asyn
   const mark = marker()
   const handle = await start(
     'daemon',
-    { command: 'setsid sleep 3600 & echo on', env: { MARK: mark } },
+    {
+      command: "setsid sh -c ': > left; exec sleep 3600' & until [ -e left ]; do sleep 0.01; done; echo on",
+      env: { MARK: mark },
+    },
     { caller: 'ann' },
   )
   expect(await handle.result()).toMatchObject({ stdout: 'on\n' })
