@@ -1,7 +1,7 @@
 import { activityInfo, CompleteAsyncError } from '@temporalio/activity'
 import { type Client, WorkflowNotFoundError } from '@temporalio/client'
 import { checkLeaseId, checkPoolName } from '../contract/check.js'
-import { problem } from '../contract/errors.js'
+import { noSuchPool } from '../contract/errors.js'
 import { poolWorkflowId, SIGNAL } from '../contract/names.js'
 import type { AwaitLeaseInput } from '../contract/run.js'
 import { activityFailure } from './failure.js'
@@ -53,12 +53,7 @@ export function createAwaitLease(client: Client) {
       await offer(pool.value, { leaseId: leaseId.value, token })
     } catch (error) {
       if (!(error instanceof WorkflowNotFoundError)) throw error
-      throw activityFailure(
-        problem(
-          'PoolNotFound',
-          `there is no pool '${pool.value}' in this namespace; create it with firepool pool apply`,
-        ),
-      )
+      throw activityFailure(noSuchPool(pool.value))
     }
     throw new CompleteAsyncError()
   }

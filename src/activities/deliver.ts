@@ -11,6 +11,7 @@ import { activityFailure, reasonOf } from './failure.js'
 import { CONTROL_MS, lostReason } from './pods.js'
 
 type Deliver = Extract<Effect, { kind: 'deliver' }>
+type Announce = Extract<Effect, { kind: 'announce' }>
 type Notify = Extract<Effect, { kind: 'notify' }>
 
 export interface DeliverDeps {
@@ -44,7 +45,7 @@ export function createDeliver({ client, signer }: DeliverDeps) {
   }
 
   const deliver = async (effect: Deliver): Promise<EffectResult> => {
-    const { grant, holder, token, leaseWorkflowId } = effect
+    const { grant, holder, token } = effect
     let useSeq: number
     try {
       useSeq = await bind(signer, effect)
@@ -54,21 +55,18 @@ export function createDeliver({ client, signer }: DeliverDeps) {
       if (reason === null) throw error
       return { kind: 'podLost', reason }
     }
-    const toLease =
-      leaseWorkflowId === holder.workflowId
-        ? Promise.resolve(true)
-        : signal(leaseWorkflowId, undefined, SIGNAL.grant, grant)
     if (effect.replyTo === 'signal') {
-      const [holderThere, leaseThere] = await Promise.all([
-        signal(holder.workflowId, holder.runId, SIGNAL.grant, grant),
-        toLease,
-      ])
-      return holderThere && leaseThere ? { kind: 'delivered', useSeq } : { kind: 'holderGone' }
+      const there = await signal(holder.workflowId, holder.runId, SIGNAL.grant, grant)
+      return there ? { kind: 'delivered', useSeq } : { kind: 'holderGone' }
     }
-    if (!(await toLease)) return { kind: 'holderGone' }
     if (token === null) return { kind: 'delivered', useSeq }
     const fetched = await complete(token, (taskToken) => client.activity.complete(taskToken, grant))
     return fetched ? { kind: 'delivered', useSeq } : { kind: 'tokenGone' }
+  }
+
+  const announce = async ({ leaseWorkflowId, grant }: Announce): Promise<EffectResult> => {
+    const there = await signal(leaseWorkflowId, undefined, SIGNAL.grant, grant)
+    return { kind: there ? 'announced' : 'holderGone' }
   }
 
   const notify = async ({ leaseWorkflowId, token, end }: Notify): Promise<EffectResult> => {
@@ -81,7 +79,7 @@ export function createDeliver({ client, signer }: DeliverDeps) {
     return { kind: 'notified' }
   }
 
-  return effectActivity({ deliver, notify })
+  return effectActivity({ deliver, announce, notify })
 }
 
 /** Makes a pod its grant's: what an older epoch still runs is ended. @returns the pod's use counter */

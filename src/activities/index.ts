@@ -10,6 +10,7 @@ import { createObserve } from './observe.js'
 import { createPodActivities } from './pods.js'
 import { createRun } from './run.js'
 import { createRunOnce } from './run-once.js'
+import { createTellPool } from './tell-pool.js'
 
 export interface ActivityDeps {
   client: Client
@@ -26,9 +27,12 @@ export function createJobActivities({ client, signer }: Pick<ActivityDeps, 'clie
   }
 }
 
-/** Activities of the queue `firepool-workflows`, beside the pools that schedule them: short, and dispatched eagerly. */
+/** Activities of the queue `firepool-workflows`, beside the pools and leases that schedule them: short; eager or local. */
 export function createDeliveryActivities({ client, signer }: Pick<ActivityDeps, 'client' | 'signer'>) {
-  return { [ACTIVITY.deliver]: createDeliver({ client, signer }) }
+  return {
+    [ACTIVITY.deliver]: createDeliver({ client, signer }),
+    [ACTIVITY.tellPool]: createTellPool(client),
+  }
 }
 
 /** Activities of the queue `firepool-broker`: the effects of pools. */

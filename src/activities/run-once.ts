@@ -2,7 +2,7 @@ import { activityInfo, Context } from '@temporalio/activity'
 import { type Client, WorkflowNotFoundError, WorkflowUpdateFailedError } from '@temporalio/client'
 import { ApplicationFailure } from '@temporalio/common'
 import { checkRunInput } from '../contract/check-run.js'
-import { FirepoolError, isErrorCode, type Problem, problem } from '../contract/errors.js'
+import { FirepoolError, isErrorCode, noSuchPool, type Problem, problem } from '../contract/errors.js'
 import type { Acquired, Grant } from '../contract/lease.js'
 import { poolWorkflowId, UPDATE } from '../contract/names.js'
 import type { RunOnceInput, RunOnceResult } from '../contract/run.js'
@@ -57,10 +57,7 @@ async function acquire(client: Client, { pool, request }: RunOnceInput): Promise
 
 function refusal(error: unknown, pool: string): Problem | null {
   if (error instanceof WorkflowNotFoundError) {
-    return problem(
-      'PoolNotFound',
-      `there is no pool '${pool}' in this namespace; create it with firepool pool apply, or look at firepool pool list`,
-    )
+    return noSuchPool(pool)
   }
   const { cause } = error instanceof WorkflowUpdateFailedError ? error : { cause: undefined }
   if (cause instanceof ApplicationFailure && isErrorCode(cause.type)) return cause.details?.[0] as Problem

@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { makeWorld } from '../../test/support/broker-world.js'
+import { TIMEOUT } from '../contract/index.js'
 
 /** How a grant reaches its holder: by signal or by token, once, whatever gets lost. */
 
@@ -25,6 +26,61 @@ describe('a grant to a sender that waits for the answer', () => {
     w.advance(5_000)
     expect(w.effectsOf('deliver')).toHaveLength(1)
     expect(w.granted(asked.leaseId).hit).toBe('cold')
+  })
+})
+
+describe('the page of a lease', () => {
+  it('names the pod once the lease is held for a while, and once only', () => {
+    const w = makeWorld()
+    const lease = w.request()
+    w.advance(3 * SECOND)
+    const grant = w.granted(lease)
+    expect(w.announced.has(lease)).toBe(false)
+    w.advance(TIMEOUT.announceMs)
+    expect(w.announced.get(lease)).toEqual([grant])
+    w.advance(5 * TIMEOUT.announceMs)
+    expect(w.announced.get(lease)).toHaveLength(1)
+  })
+
+  it('is told after a continue-as-new too, before and after its time', () => {
+    const w = makeWorld()
+    const lease = w.request()
+    w.advance(3 * SECOND)
+    w.restart()
+    w.advance(TIMEOUT.announceMs)
+    expect(w.announced.get(lease)).toHaveLength(1)
+    w.restart()
+    w.advance(2 * TIMEOUT.announceMs)
+    expect(w.announced.get(lease)).toHaveLength(1)
+  })
+
+  it('costs a short lease nothing', () => {
+    const w = makeWorld()
+    const lease = w.request()
+    w.advance(3 * SECOND)
+    w.release(lease)
+    w.advance(2 * TIMEOUT.announceMs)
+    expect(w.effectsOf('announce')).toHaveLength(0)
+  })
+
+  it('is not told apart when the holder is the lease workflow itself', () => {
+    const w = makeWorld()
+    const lease = w.request({ workflowId: 'own', leaseWorkflowId: 'own' })
+    w.advance(3 * TIMEOUT.announceMs)
+    expect(w.granted(lease).epoch).toBe(1)
+    expect(w.effectsOf('announce')).toHaveLength(0)
+  })
+
+  it('that is gone is a release: nobody watches over the holder any more', () => {
+    const w = makeWorld({ spec: { keepAliveMs: 60 * SECOND } })
+    const lease = w.request()
+    w.advance(3 * SECOND)
+    const { pod } = w.granted(lease)
+    w.goneLeases.add(w.lease(lease)!.request.leaseWorkflowId)
+    w.advance(TIMEOUT.announceMs + SECOND)
+    expect(w.lease(lease)).toBeUndefined()
+    expect(w.pods('idle')).toEqual([pod])
+    expect(w.state.counters.leaked).toBe(1)
   })
 })
 

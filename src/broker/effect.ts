@@ -41,15 +41,21 @@ export interface RevokeEffect extends EffectBase {
   epoch: number
 }
 
-/** Bind the pod to the epoch, then hand the grant to the holder and to its lease workflow. */
+/** Bind the pod to the epoch, then hand the grant to the holder. */
 export interface DeliverEffect extends EffectBase {
   kind: 'deliver'
   grant: Grant
   owner: Owner
   holder: Holder
-  leaseWorkflowId: string
   replyTo: 'signal' | 'token'
   token: string | null
+}
+
+/** Tell the lease workflow which pod it has, for its page; it also shows whether the death watch is still there. */
+export interface AnnounceEffect extends EffectBase {
+  kind: 'announce'
+  leaseWorkflowId: string
+  grant: Grant
 }
 
 /** Tell the lease workflow (and a waiting token) that the lease is over. */
@@ -72,6 +78,7 @@ export type Effect =
   | DrainEffect
   | RevokeEffect
   | DeliverEffect
+  | AnnounceEffect
   | NotifyEffect
   | DescribeEffect
 
@@ -87,6 +94,7 @@ export type EffectResult =
   | { kind: 'holderGone' }
   | { kind: 'tokenGone' }
   | { kind: 'podLost'; reason: string }
+  | { kind: 'announced' }
   | { kind: 'notified' }
   | { kind: 'described'; closed: string[] }
   | { kind: 'undone'; reason: string }

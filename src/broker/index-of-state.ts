@@ -6,6 +6,7 @@ import type { PodKind } from './transitions.js'
 
 export type DeadlineKind =
   | 'request'
+  | 'announce'
   | 'keepAlive'
   | 'start'
   | 'lifetime'

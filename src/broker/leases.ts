@@ -98,7 +98,20 @@ export function grant(turn: Turn, lease: Lease, pod: Pod, hit: HitClass): void {
     heldSince: pod.heldSince >= 0 ? pod.heldSince : now,
   })
   state.counters.grants[hit]++
+  const announceAt = announceDeadline(granted)
+  if (announceAt !== null) wakeAt(turn, announceAt, 'announce', asked.leaseId)
   deliver(turn, granted)
+}
+
+/** When a lease's own workflow is told which pod it has; null when its holder is that workflow, which knows. */
+export function announceDeadline({ request, grantedAt }: GrantedLease): number | null {
+  return request.leaseWorkflowId === request.holder.workflowId ? null : grantedAt + TIMEOUT.announceMs
+}
+
+/** Tells a lease that is held for a while which pod it has. */
+export function announce(turn: Turn, lease: GrantedLease): void {
+  const { leaseWorkflowId } = lease.request
+  issue(turn, { kind: 'announce', leaseWorkflowId, grant: grantOf(turn.state, lease) })
 }
 
 /** A granted lease as its holder knows it. */
@@ -135,7 +148,6 @@ export function deliver(turn: Turn, lease: GrantedLease): void {
     grant: grantOf(state, lease),
     owner: { caller: asked.caller, reuseTag: asked.reuseTag },
     holder: asked.holder,
-    leaseWorkflowId: asked.leaseWorkflowId,
     replyTo: asked.replyTo,
     token: lease.token,
   })

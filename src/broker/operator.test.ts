@@ -34,6 +34,18 @@ describe('budget', () => {
     expect(w.state.index.held).toBe(1)
   })
 
+  it('that shrinks does not ask the pod that it grants in the same step, but soon after', () => {
+    const w = makeWorld({ spec: { budget: 1 } })
+    leases(w, 1)
+    const again = w.aRequest({ caller: 'c0' })
+    w.send({ kind: 'resize', budget: 0 }, { kind: 'request', request: again, answered: true })
+    w.advance(10)
+    expect(w.granted(again.leaseId)).toMatchObject({ epoch: 2, hit: 'warm' })
+    expect(w.effectsOf('drain')).toHaveLength(0)
+    w.advance(5 * SECOND)
+    expect(w.end(again.leaseId).end).toBe('recalled')
+  })
+
   it('does not take standbys that are on their way out for held pods on their way out', () => {
     const w = makeWorld({ spec: { standby: 3 } })
     const asked = leases(w, 2)

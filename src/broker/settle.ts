@@ -44,6 +44,10 @@ export function settle(turn: Turn, id: string, result: EffectResult): void {
     case 'revoke':
       if (result.kind === 'podLost') lostUnderEffect(turn, effect.pod, effect.epoch, result.reason)
       return
+    case 'announce':
+      // Its death watch is gone, so nobody would release it when its holder ends.
+      if (result.kind === 'holderGone') holdersGone(turn, [effect.grant.leaseId])
+      return
     case 'notify':
       return
   }
@@ -208,6 +212,8 @@ function isMoot(state: PoolState, effect: Effect, now: number): boolean {
       const lease = state.leases.get(effect.grant.leaseId)
       return lease?.kind !== 'granted' || lease.delivery === 'delivered' || now >= lease.request.deadlineMs
     }
+    case 'announce':
+      return !state.leases.has(effect.grant.leaseId)
     case 'notify':
       return effect.attempt > NOTIFY_ATTEMPTS
     case 'describe':

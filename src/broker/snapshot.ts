@@ -4,6 +4,7 @@ import type { PoolSpec } from '../contract/pool.js'
 import { earlyBytes } from './early-tokens.js'
 import type { Effect } from './effect.js'
 import { Index } from './index-of-state.js'
+import { announceDeadline } from './leases.js'
 import { effectBytes } from './size.js'
 import {
   type Breaker,
@@ -188,6 +189,10 @@ export function rebuildIndex(state: PoolState, places: Map<string, number>): voi
   for (const lease of leases.sort((a, b) => place(a.request.leaseId) - place(b.request.leaseId))) {
     index.addLease(lease)
     plan(lease.request.deadlineMs, 'request', lease.request.leaseId)
+    const announceAt = lease.kind === 'granted' ? announceDeadline(lease) : null
+    // What was due before the snapshot was taken has been told, or is among its effects.
+    if (announceAt !== null && announceAt > state.lastStepAt)
+      plan(announceAt, 'announce', lease.request.leaseId)
   }
   for (const [key, at] of state.tombstones) plan(at, 'tombstone', key)
   for (const [id, early] of state.earlyTokens) {

@@ -3,7 +3,16 @@ import { takeEarlyToken } from './early-tokens.js'
 import type { Effect } from './effect.js'
 import type { PoolEvent } from './event.js'
 import type { Deadline } from './index-of-state.js'
-import { endLease, grant, offerToken, release, request, requestExpired } from './leases.js'
+import {
+  announce,
+  announceDeadline,
+  endLease,
+  grant,
+  offerToken,
+  release,
+  request,
+  requestExpired,
+} from './leases.js'
 import { startFailed } from './losses.js'
 import { observed } from './observe.js'
 import { createPod, drainPod, removePod, setKeepAlive } from './pods.js'
@@ -12,7 +21,7 @@ import { STALE_ASK_MS } from './policy/keep-alive.js'
 import { leaseForIdle, standbyPod, warmPodFor } from './policy/placement.js'
 import { replenish } from './policy/replenish.js'
 import { retryEffect, settle } from './settle.js'
-import type { Pod, PoolState } from './state.js'
+import type { GrantedLease, Pod, PoolState } from './state.js'
 import { assert, issue, type Turn, wakeAt } from './turn.js'
 
 /** While the budget is exceeded, busy pods are asked to drain this often. */
@@ -188,6 +197,10 @@ export function isLive(state: PoolState, deadline: Deadline): boolean {
       const lease = state.leases.get(id)
       return lease?.kind === 'waiting' || (lease?.kind === 'granted' && lease.delivery === 'needsToken')
     }
+    case 'announce': {
+      const lease = state.leases.get(id)
+      return lease?.kind === 'granted' && announceDeadline(lease) === at
+    }
     case 'keepAlive': {
       const pod = state.pods.get(id)
       if (pod?.kind === 'standby') return pod.since + state.spec.keepAliveMs === at
@@ -213,6 +226,9 @@ function fire(turn: Turn, { kind, id, at }: Deadline): void {
   switch (kind) {
     case 'request':
       requestExpired(turn, state.leases.get(id)!)
+      return
+    case 'announce':
+      announce(turn, state.leases.get(id) as GrantedLease)
       return
     case 'keepAlive':
       keepAliveEnded(turn, state.pods.get(id)!)
@@ -336,7 +352,9 @@ function shrink(turn: Turn): void {
   if (over <= 0 || now < state.shrinkAt) return
   state.shrinkAt = now + SHRINK_MS
   wakeAt(turn, state.shrinkAt, 'pool', 'shrink')
-  for (const name of [...byKind.leased].slice(0, over)) drainPod(turn, state.pods.get(name)!)
+  // Whoever got a pod in this very step is about to use it: it is asked the next time.
+  const asked = [...byKind.leased].filter((name) => state.pods.get(name)!.since < now).slice(0, over)
+  for (const name of asked) drainPod(turn, state.pods.get(name)!)
 }
 
 function describeHolders(turn: Turn): void {

@@ -7,6 +7,7 @@ import {
   noWorker,
 } from '../client/index.js'
 import { DEFAULT_ADDRESS, DEFAULT_NAMESPACE } from '../server/connection.js'
+import { explainMissingPool } from './missing-pool.js'
 import { readDevFile, stateFolder } from './state-folder.js'
 
 const CONNECT_LIMIT = '5s'
@@ -57,7 +58,7 @@ export interface OpenClient {
 
 /**
  * Connects, runs `action`, and closes the connection.
- * @throws FirepoolUnavailableError when the server does not answer
+ * @throws FirepoolUnavailableError when the server does not answer, MissingPoolError for PoolNotFound
  */
 export async function withFirepool<T>(
   options: ServerOptions,
@@ -66,8 +67,12 @@ export async function withFirepool<T>(
   const server = chooseServer(options)
   const connection = await connect(server)
   try {
-    const client = new Client({ connection, namespace: server.namespace })
-    return await action({ firepool: createFirepoolClient({ client }), server })
+    const firepool = createFirepoolClient({ client: new Client({ connection, namespace: server.namespace }) })
+    try {
+      return await action({ firepool, server })
+    } catch (error) {
+      throw await explainMissingPool(error, firepool, server)
+    }
   } finally {
     await connection.close()
   }

@@ -1,11 +1,12 @@
 import { cpus } from 'node:os'
 import { join } from 'node:path'
 import { createFirepoolClient, type FirepoolClient } from '../client/index.js'
-import { checkPoolSpec, type PoolSpec } from '../contract/index.js'
-import { freePort, openServer, type TemporalServer } from '../server/dev-server.js'
+import { checkPoolSpec, counted, type PoolSpec } from '../contract/index.js'
+import { openServer, PortConflictError, type TemporalServer } from '../server/dev-server.js'
+import { isFreePort } from '../server/free-port.js'
 import type { FirepoolWorker } from '../worker.js'
 import { applyPools, type PoolOutcome } from './commands/pool-apply.js'
-import { isFreePort } from './free-port.js'
+import { CliError } from './failure.js'
 import { removeDevFile, writeDevFile } from './state-folder.js'
 import type { Teardown } from './teardown.js'
 
@@ -59,7 +60,7 @@ export async function startDev(options: DevOptions, teardown: Teardown): Promise
   // A dev server that was killed left pods; nothing in a new server's memory knows them.
   if (server.pid !== undefined && options.dbFile === undefined) {
     const left = await worker.backend.stopAll()
-    if (left > 0) note(`stopped ${left} pods that an earlier firepool dev left behind`)
+    if (left > 0) note(`stopped ${counted(left, 'pod')} that an earlier firepool dev left behind`)
   }
   const firepool = createFirepoolClient({ client: worker.client })
   const outcomes = await applyPools(firepool, options.pools)
@@ -79,20 +80,43 @@ async function startServer({
   note,
   signal,
 }: DevOptions): Promise<TemporalServer> {
+  const given = { port, uiPort }
   return openServer({
     logFile: join(dir, 'server.log'),
-    port: port ?? (await usualOrFree(USUAL_PORT)),
-    uiPort: uiPort ?? (await usualOrFree(USUAL_UI_PORT)),
+    ...(port === undefined ? {} : { port }),
+    uiPort: uiPort ?? 0,
+    preferred: { port: USUAL_PORT, uiPort: USUAL_UI_PORT },
     ...(dbFile === undefined ? {} : { dbFile }),
     ...(namespace === undefined ? {} : { namespace }),
     onProgress: ({ message, elapsedSeconds }) =>
       note(elapsedSeconds > 0 ? `${message} (${elapsedSeconds} s)` : message),
     signal,
+  }).catch(async (error: unknown) => {
+    throw error instanceof PortConflictError ? await portTaken(error, given) : error
   })
 }
 
-async function usualOrFree(port: number): Promise<number> {
-  return (await isFreePort(port)) ? port : freePort()
+/** A conflict in the words of the command line: which port, and which option to change. */
+export async function portTaken(
+  error: PortConflictError,
+  given: { port?: number | undefined; uiPort?: number | undefined },
+): Promise<Error> {
+  const ours = [
+    { flag: '--port', port: given.port },
+    { flag: '--ui-port', port: given.uiPort },
+  ].filter((one): one is { flag: string; port: number } => one.port !== undefined)
+  if (ours.length === 0) return error
+  const taken: typeof ours = []
+  for (const one of ours) if (!(await isFreePort(one.port))) taken.push(one)
+  // It is free again, or both options name one port.
+  const named = taken.length > 0 ? taken : ours
+  const flags = named.map(({ flag }) => flag).join(' and ')
+  const ports = named.map(({ flag, port }) => `${port} (${flag})`).join(' and ')
+  return new CliError(
+    'PortTaken',
+    `${named.length === 1 ? 'port' : 'ports'} ${ports} cannot be had: in use already`,
+    `give another number with ${flags}, or leave ${named.length === 1 ? 'it' : 'them'} out for a free one`,
+  )
 }
 
 async function stopPods(worker: FirepoolWorker): Promise<void> {

@@ -24,6 +24,7 @@ test('commands that cannot be started are what shells say', () => {
   expect(refused('EACCES')).toBe(126)
   expect(exitCodeOfProblem(problem('InvalidRequest', 'x', { leases: 1, waiting: 0 }))).toBe(3)
   expect(exitCodeOfProblem(problem('InvalidRequest', 'x'))).toBe(64)
+  expect(exitCodeOfProblem(problem('PoolNotFound', 'x'))).toBe(68)
 })
 
 test('the help names every code', () => {

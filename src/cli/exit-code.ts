@@ -8,10 +8,12 @@ export const EXIT = {
   internal: 1,
   /** the pool file has errors */
   poolFile: 2,
-  /** well asked, but not in this state: live leases, another `dev`, a question answered with no */
+  /** well asked, but not in this state: live leases, another `dev`, a port in use, a question answered with no */
   refused: 3,
-  /** wrong arguments, no such pool, a number out of bounds (EX_USAGE) */
+  /** wrong arguments, a number out of bounds (EX_USAGE): wrong on every server, at any time */
   usage: 64,
+  /** well written, but this server has no such pool (EX_NOHOST): apply it, and the same succeeds */
+  noPool: 68,
   /** no Temporal server, namespace or worker answers (EX_UNAVAILABLE) */
   unavailable: 69,
   /** the job ended well, but not all of its output could be printed (EX_IOERR) */
@@ -34,7 +36,7 @@ export const EXIT = {
 
 const BY_CODE: Record<ErrorCode, number> = {
   InvalidRequest: EXIT.usage,
-  PoolNotFound: EXIT.usage,
+  PoolNotFound: EXIT.noPool,
   QueueFull: EXIT.temporary,
   QueueTimeout: EXIT.temporary,
   SlotBusy: EXIT.temporary,
@@ -74,14 +76,16 @@ Exit codes:
   0    done                            69   no Temporal server or worker answers
   1    unexpected failure (a bug?)     75   infrastructure failure, try again later
   2    the pool file has errors        130  cancelled by Ctrl-C
-  3    refused in this state           64   wrong arguments or request`
+  3    refused in this state           64   wrong arguments or request
+  68   no such pool on this server`
 
 export const EXIT_HELP_RUN = `
 Exit codes: that of the job, and
-  124  the job reached its time limit           64   wrong arguments or request, no such pool
-  126  the command cannot be executed           69   no Temporal server or worker answers
-  127  there is no such command in the pod      75   infrastructure failure (pod lost, queue
-  128+n  signal n ended the job                      full, no pod in time...): try again
-  130  cancelled by Ctrl-C                      1    unexpected failure (a bug?)
+  124  the job reached its time limit           64   wrong arguments or request
+  126  the command cannot be executed           68   no such pool on this server
+  127  there is no such command in the pod      69   no Temporal server or worker answers
+  128+n  signal n ended the job                 75   infrastructure failure (pod lost, queue
+  130  cancelled by Ctrl-C                           full, no pod in time...): try again
   153  the job wrote too much output            74   it succeeded, but output was lost
+                                                1    unexpected failure (a bug?)
 The job's own code may be one of these; --json tells them apart.`

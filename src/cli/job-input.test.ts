@@ -17,6 +17,22 @@ test('environment variables, given or passed on', () => {
   expect(() => parseEnv(['NOT_SET'], {})).toThrow(/not set here/)
 })
 
+test.each(['A B=1', 'A-B=1', '1A=1', 'Ä=1', 'A.B', 'A\nB=1', `${'x'.repeat(9_999)} =1`])(
+  'an environment variable that no shell accepts: %j',
+  (pair) => {
+    const refusal = /--env has a name that no shell accepts: ".{1,90}; a name has letters, digits and _/
+    expect(() => parseEnv([pair], { 'A.B': '1' })).toThrow(refusal)
+  },
+)
+
+test.each(['../x', '/x', 'a/../../x', '.', 'a/'])('a destination that no pod would take: %s', (dest) => {
+  const file = join(dir, 'sent')
+  writeFileSync(file, '')
+  expect(() => readFiles([`${file}:${dest}`])).toThrow(
+    /InvalidRequest: the destination of --file ".*sent", "/,
+  )
+})
+
 test('files keep their mode; bytes that are no text go as base64; a colon names the destination', () => {
   writeFileSync(join(dir, 'a.sh'), 'echo ü', { mode: 0o755 })
   writeFileSync(join(dir, 'b:c'), Buffer.from([0xff, 0x00]), { mode: 0o600 })

@@ -2,8 +2,10 @@ import { isUtf8 } from 'node:buffer'
 import { fstatSync, readFileSync, statSync } from 'node:fs'
 import { basename } from 'node:path'
 import type { Readable } from 'node:stream'
-import { type JobFile, LIMIT } from '../contract/index.js'
+import { checkWorkPath, FirepoolError, type JobFile, LIMIT, shown } from '../contract/index.js'
 import { usageError } from './failure.js'
+
+const ENV_NAME = /^[A-Za-z_][A-Za-z0-9_]*$/
 
 /** `K=V`, or `K` alone for its value in our own environment. @throws CliError */
 export function parseEnv(
@@ -14,7 +16,13 @@ export function parseEnv(
   for (const pair of pairs) {
     const equals = pair.indexOf('=')
     const name = equals < 0 ? pair : pair.slice(0, equals)
-    if (name === '') throw usageError(`--env ${pair} has no name before '='`, 'write --env NAME=VALUE')
+    if (name === '') throw usageError(`--env ${shown(pair)} has no name before '='`, 'write --env NAME=VALUE')
+    if (!ENV_NAME.test(name)) {
+      throw usageError(
+        `--env has a name that no shell accepts: ${shown(name)}`,
+        'a name has letters, digits and _, and does not begin with a digit: --env NAME=VALUE',
+      )
+    }
     const value = equals < 0 ? own[name] : pair.slice(equals + 1)
     if (value === undefined)
       throw usageError(
@@ -26,11 +34,16 @@ export function parseEnv(
   return env
 }
 
-/** Files for the pod's work folder, each `PATH` or `PATH:DEST`. @throws CliError */
+/**
+ * Files for the pod's work folder, each `PATH` or `PATH:DEST`.
+ * @throws CliError when one cannot be read, FirepoolError (InvalidRequest) when DEST is none of the work folder
+ */
 export function readFiles(specs: readonly string[]): JobFile[] {
   let bytes = 0
   return specs.map((spec) => {
     const { path, dest } = splitFileSpec(spec)
+    const { problem } = checkWorkPath(dest, `the destination of --file ${shown(path)},`, 'file')
+    if (problem) throw new FirepoolError(problem)
     try {
       const { size, mode } = statSync(path)
       bytes += size

@@ -1,3 +1,6 @@
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { reportOf } from './failure.js'
 import { PoolFileError, type PoolFileProblem, parsePoolFile, readPoolFile, sizeBytes } from './pool-file.js'
@@ -170,6 +173,76 @@ test('the report has code 2, and one complaint for each error', () => {
 
 test('a file that is not there', () => {
   expect(() => readPoolFile('/nonexistent/pools.yaml')).toThrow(/no such file/)
+})
+
+test('merge keys take what a map does not have itself, and errors in them have their line', () => {
+  const text = `pools:
+  - &first
+    name: a
+    budget: 2
+    profile: &profile { limits: { openFiles: 64 } }
+  - { <<: *first, name: b, budget: 3 }
+  - name: c
+    budget: 1
+    profile:
+      <<: [*profile, { env: { A: x } }]
+      prepare: ['true']
+`
+  const [, b, c] = parsePoolFile(text, 'p.yaml')
+  expect(b).toMatchObject({ name: 'b', budget: 3, profile: { limits: { openFiles: 64 } } })
+  expect(c!.profile).toMatchObject({ env: { A: 'x' }, limits: { openFiles: 64 }, prepare: ['true'] })
+  const wrong = text.replace('openFiles: 64', 'openFiles: 0').replace('{ A: x }', '{ A: 1 }')
+  expect(short(wrong)).toEqual([
+    expect.stringMatching(/^5 pools\[0\]\.profile\.limits\.openFiles: /),
+    expect.stringMatching(/^5 pools\[1\]\.profile\.limits\.openFiles: /),
+    expect.stringMatching(/^5 pools\[2\]\.profile\.limits\.openFiles: /),
+    expect.stringMatching(/^10 pools\[2\]\.profile\.env\.A: /),
+  ])
+  expect(problemsOf('pools:\n  - name: a\n    <<: 5\n')).toMatchObject(
+    [{ line: 3, why: /merge/i, remedy: 'write <<: *name of a map, or <<: [*one, *other]' }].map((p) => ({
+      ...p,
+      why: expect.stringMatching(p.why),
+    })),
+  )
+  expect(short('pools:\n  - { "<<": 1, name: a, budget: 1 }\n')).toEqual([
+    '2 pools[0]["<<"]: unknown key "<<"',
+  ])
+  expect(problemsOf('pools:\n  - &a { name: a, budget: 1, profile: { <<: *a } }\n')).toHaveLength(1)
+})
+
+test.each<[string, Buffer]>([
+  ['bytes', Buffer.from([0xff, 0xfe, 0x00, 0x80, 0x0a])],
+  ['a program', readFileSync(process.execPath).subarray(0, 100_000)],
+  ['UTF-16', Buffer.from('\ufeffpools: []', 'utf16le')],
+  ['NUL in text', Buffer.from('pools:\0 []')],
+])('a file of %s is no pool file, in a few words', (_, bytes) => {
+  const folder = mkdtempSync(join(tmpdir(), 'firepool-pools-'))
+  const file = join(folder, 'p.yaml')
+  try {
+    writeFileSync(file, bytes)
+    expect(() => readPoolFile(file)).toThrow(`the pool file ${file} cannot be read: it is no text in UTF-8; `)
+  } finally {
+    rmSync(folder, { recursive: true })
+  }
+})
+
+test.each([
+  ['a long word', 'x'.repeat(100_000)],
+  ['a long key', `${'x'.repeat(900)}\u0007: 1\npools: [{ ${'y'.repeat(900)}: 1, name: a, budget: 1 }]`],
+  ['a long alias', `pools: *${'x'.repeat(100_000)}`],
+  ['long lines of brackets', '}{[,*&!|>%@`"'.repeat(5_000)],
+  ['control characters', `pools:\n  - name: "${'\\u001b[31m'.repeat(500)}"\n    budget: 1\n`],
+  ['many errors', `pools:\n${'  - { nam: a }\n'.repeat(5_000)}`],
+])('garbage is cut: %s', (_, text) => {
+  try {
+    parsePoolFile(text, 'p.yaml')
+    expect.unreachable()
+  } catch (error) {
+    const { all } = reportOf(error)
+    expect(all!.length).toBeGreaterThan(0)
+    expect(all!.length).toBeLessThanOrEqual(21)
+    for (const { why, remedy } of all!) expect(`${why}${remedy}`.length).toBeLessThan(600)
+  }
 })
 
 test('sizes', () => {

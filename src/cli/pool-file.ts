@@ -1,10 +1,17 @@
+import { isUtf8 } from 'node:buffer'
 import { readFileSync, statSync } from 'node:fs'
 import { z } from 'zod'
-import { checkPoolSpec, durationMs, isRecord, LIMIT, type PoolSpec, shown } from '../contract/index.js'
-import { EXIT } from './exit-code.js'
-import { CliError, type FailureReport, splitMessage } from './failure.js'
-import { closestWord } from './suggestion.js'
-import { type Place, parseYaml, type YamlFile } from './yaml-file.js'
+import {
+  checkPoolSpec,
+  closestWord,
+  durationMs,
+  isRecord,
+  LIMIT,
+  type PoolSpec,
+  shown,
+} from '../contract/index.js'
+import { CliError, cliReport, type FailureReport, splitMessage } from './failure.js'
+import { type Place, PROBLEMS_MAX, parseYaml, type YamlFile } from './yaml-file.js'
 
 /**
  * The pool file: what users write. Shapes and names are checked here, numbers and their defaults by checkPoolSpec;
@@ -67,6 +74,9 @@ const EXPECTED: Record<string, string> = {
   pools: "a list of pools, each beginning with '- name: ...'",
 }
 
+/** A file of another kind has thousands of errors. */
+const PROBLEMS_SHOWN = 20
+
 /** Larger than any sensible file: a wrong file must not be read for minutes. */
 const FILE_BYTES_MAX = 1024 * 1024
 
@@ -88,13 +98,22 @@ export class PoolFileError extends Error {
   }
 
   report(): FailureReport {
-    const all = this.problems.map((p) => ({
+    const { length } = this.problems
+    const count = length < PROBLEMS_MAX ? String(length) : `${PROBLEMS_MAX} or more`
+    const why = `the pool file has ${length === 1 ? 'an error' : `${count} errors`}`
+    const remedy = 'correct them all; docs/cli.md has every key with its bounds'
+    const shownOnes = this.problems.slice(0, PROBLEMS_SHOWN)
+    const [next] = this.problems.slice(PROBLEMS_SHOWN)
+    if (next) {
+      const why = 'there are more errors from here on'
+      shownOnes.push({ ...next, path: '', why, remedy: 'correct those above first' })
+    }
+    const all = shownOnes.map((p) => ({
       ...p,
-      code: 'InvalidPoolFile',
+      code: 'InvalidPoolFile' as const,
       why: `${locationOf(p)}: ${p.why}`,
     }))
-    const count = all.length === 1 ? 'an error' : `${all.length} errors`
-    return { code: 'InvalidPoolFile', why: `the pool file has ${count}`, exitCode: EXIT.poolFile, all }
+    return { ...cliReport('InvalidPoolFile', why, remedy), all }
   }
 }
 
@@ -109,8 +128,7 @@ function locationOf({ file, line, path }: PoolFileProblem): string {
 export function readPoolFile(file: string): PoolSpec[] {
   let text: string
   try {
-    if (file !== '-' && statSync(file).size > FILE_BYTES_MAX) throw new Error('it has more than 1 MiB')
-    text = readFileSync(file === '-' ? 0 : file, 'utf8')
+    text = readText(file)
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException
     const why = code === 'ENOENT' ? 'there is no such file' : code === 'EISDIR' ? 'it is a folder' : message
@@ -118,10 +136,19 @@ export function readPoolFile(file: string): PoolSpec[] {
       'InvalidPoolFile',
       `the pool file ${file} cannot be read: ${why}`,
       'give the path of a YAML file with -f; firepool pool apply --help shows one',
-      EXIT.poolFile,
     )
   }
   return parsePoolFile(text, file === '-' ? '<stdin>' : file)
+}
+
+/** @throws Error with the reason why it can be no YAML file */
+function readText(file: string): string {
+  const tooLarge = 'it has more than 1 MiB'
+  if (file !== '-' && statSync(file).size > FILE_BYTES_MAX) throw new Error(tooLarge)
+  const bytes = readFileSync(file === '-' ? 0 : file)
+  if (bytes.length > FILE_BYTES_MAX) throw new Error(tooLarge)
+  if (!isUtf8(bytes) || bytes.includes(0)) throw new Error('it is no text in UTF-8')
+  return bytes.toString('utf8')
 }
 
 /**
@@ -136,6 +163,7 @@ export function parsePoolFile(text: string, file: string): PoolSpec[] {
   const pools = isRecord(yaml.value) && Array.isArray(yaml.value.pools) ? yaml.value.pools : []
   const specs: PoolSpec[] = []
   for (const [at, pool] of pools.entries()) {
+    if (problems.length >= PROBLEMS_MAX) break
     if (!isRecord(pool)) continue
     const place: Place = ['pools', at]
     const found = boundProblems(pool, place, problems)
@@ -169,7 +197,9 @@ function shapeProblems(yaml: YamlFile): Finding[] {
     return [{ place: [], why: 'the file is empty', remedy: "write a list of pools under 'pools:'" }]
   }
   const checked = FILE.safeParse(yaml.value)
-  return checked.success ? [] : checked.error.issues.flatMap((issue) => findingsOf(issue, yaml.value))
+  if (checked.success) return []
+  const issues = checked.error.issues.slice(0, PROBLEMS_MAX)
+  return issues.flatMap((issue) => findingsOf(issue, yaml.value)).slice(0, PROBLEMS_MAX)
 }
 
 function findingsOf(issue: z.core.$ZodIssue, root: unknown): Finding[] {
@@ -337,9 +367,13 @@ function startsWith(place: Place, prefix: Place): boolean {
   return prefix.every((step, at) => place[at] === step)
 }
 
+/** e.g. pools[0].profile.env.PORT; a key that is no plain word is quoted and cut. */
 function pathText(place: Place): string {
   return place
-    .map((step) => (typeof step === 'number' ? `[${step}]` : `.${step}`))
+    .map((step) => {
+      if (typeof step === 'number') return `[${step}]`
+      return /^[\w-]{1,60}$/.test(step) ? `.${step}` : `[${shown(step)}]`
+    })
     .join('')
     .replace(/^\./, '')
 }

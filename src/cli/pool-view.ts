@@ -1,5 +1,12 @@
 import type { PoolEntry } from '../client/index.js'
-import { formatMs, type PodRow, type PoolSpec, type PoolStatus, type QueueRow } from '../contract/index.js'
+import {
+  counted,
+  formatMs,
+  type PodRow,
+  type PoolSpec,
+  type PoolStatus,
+  type QueueRow,
+} from '../contract/index.js'
 import { type Column, renderFacts, renderTable } from './table.js'
 import { paint } from './terminal.js'
 
@@ -74,8 +81,10 @@ function factsOf(spec: PoolSpec, status: PoolStatus, now: number): [string, stri
       `${breaker.failures} in a row${again}: ${breaker.last?.message ?? 'no reason known'}`,
     ])
   }
-  if (poison.count > 0) facts.push(['unreadable', `${poison.count} inputs dropped, the last: ${poison.last}`])
-  if (status.leaked > 0) facts.push(['leaked', `${status.leaked} leases ended because their holder had gone`])
+  if (poison.count > 0)
+    facts.push(['unreadable', `${counted(poison.count, 'input')} dropped, the last: ${poison.last}`])
+  if (status.leaked > 0)
+    facts.push(['leaked', `${counted(status.leaked, 'lease')} ended because the holder had gone`])
   return facts
 }
 

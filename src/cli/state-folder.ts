@@ -1,9 +1,9 @@
-import { mkdirSync, readFileSync, realpathSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { readFileSync, realpathSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { identifySelf, isAlive } from '../local/process.js'
+import { makeFolder } from '../make-folder.js'
 import { withProcessLock } from '../server/process-lock.js'
-import { EXIT } from './exit-code.js'
 import { CliError } from './failure.js'
 
 /**
@@ -22,14 +22,13 @@ export function stateFolder(option: string | undefined, env: NodeJS.ProcessEnv =
 /** Makes the folder; only its owner may read it. @returns its real path */
 export function makeStateFolder(dir: string): string {
   try {
-    mkdirSync(dir, { recursive: true, mode: 0o700 })
+    makeFolder(dir, 0o700)
     return realpathSync(dir)
   } catch (error) {
     throw new CliError(
       'StateFolder',
       `the folder ${dir} cannot be made: ${(error as Error).message}`,
       'give another one with --dir or FIREPOOL_DIR',
-      EXIT.usage,
     )
   }
 }
@@ -86,7 +85,6 @@ export function asOnlyDev<T>(dir: string, action: () => Promise<T>): Promise<T> 
         'DevRunning',
         `another firepool dev runs on ${dir}${who}`,
         'use it, stop it with Ctrl-C, or start this one with another --dir',
-        EXIT.refused,
       )
     },
   })

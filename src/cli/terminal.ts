@@ -1,4 +1,4 @@
-import type { FailureReport } from './failure.js'
+import { errorJson, type FailureReport } from './failure.js'
 
 /** What is written where: results to standard output, all else to standard error. */
 
@@ -39,16 +39,28 @@ export function printNote(text: string): void {
   process.stderr.write(text.endsWith('\n') ? text : `${text}\n`)
 }
 
+/** Longer texts of a failure are cut: a log's end fits, a file of another kind does not. */
+const FAILURE_CHARS_MAX = 6_000
+
 /** A failure: for people on standard error, with `json` for machines on standard output as well. */
 export function printFailure(report: FailureReport, json: boolean): void {
   for (const { code, why, remedy } of report.all ?? [report]) {
-    printNote(`${paint('red', 'error:', process.stderr)} ${printable(why)} [${code}]`)
-    if (remedy) printNote(`${paint('cyan', 'hint:', process.stderr)} ${printable(remedy)}`)
+    const [cause, hint] = [why, remedy].map((text) => printable(cut(text, FAILURE_CHARS_MAX)))
+    printNote(`${paint('red', 'error:', process.stderr)} ${cause} [${code}]`)
+    if (hint) printNote(`${paint('cyan', 'hint:', process.stderr)} ${hint}`)
   }
   if (!json) return
-  const { code, origin, why, remedy, details, exitCode, all } = report
-  const problems = all && { problems: all }
-  printJson({ v: 1, error: { code, origin, message: why, hint: remedy, details, exitCode, ...problems } })
+  const problems = report.all?.map(({ code, why, remedy, file, line, path }) => {
+    return { code, message: why, hint: remedy, file, line, path }
+  })
+  printJson({ v: 1, error: errorJson(report), ...(problems ? { problems } : {}) })
+}
+
+/** At most so many characters, the last of them an ellipsis when something is missing. */
+export function cut(text: string, charsMax: number): string {
+  if (text.length <= charsMax) return text
+  // Not in the middle of a character of two units.
+  return `${text.slice(0, charsMax - 1).replace(/[\ud800-\udbff]$/, '')}…`
 }
 
 // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for

@@ -3,11 +3,14 @@ import { isDeepStrictEqual } from 'node:util'
 import { type Client, type WorkflowHandle, WorkflowIdConflictPolicy } from '@temporalio/client'
 import { WorkflowExecutionAlreadyStartedError } from '@temporalio/common'
 import {
+  ACQUIRE_OPTIONS,
   checkAcquire,
-  checkJobEnvelope,
+  checkJob,
+  checkOnPodLost,
   checkPoolName,
   checkPoolSpec,
   checkResize,
+  checkSpecNames,
   FirepoolError,
   type JobResult,
   LIMIT,
@@ -24,6 +27,7 @@ import {
   type QueueRow,
   type Resize,
   type RunJobInput,
+  refuseUnknownNames,
   UPDATE,
   utf8Bytes,
   WORKFLOW,
@@ -32,6 +36,7 @@ import { acceptedValue, endedByTemporal, meaningOf, poolNotFound } from './error
 import { isPolled } from './pollers.js'
 import { specInForce } from './spec-history.js'
 import { FirepoolUnavailableError } from './unavailable.js'
+import { lookAtWait, type Waiting, watchWait } from './waiting.js'
 
 /** How long a pool may take to answer; it answers in milliseconds unless no worker runs. */
 const ANSWER_MS = 10_000
@@ -85,6 +90,8 @@ export interface RunJobOptions {
   signal?: AbortSignal
   /** called when the workflow has been started */
   onStarted?: (workflowId: string) => void
+  /** called when the job has waited for about a second, and again whenever the reason or its place changes */
+  onWaiting?: (waiting: Waiting) => void
 }
 
 /**
@@ -96,6 +103,8 @@ export interface FirepoolClient {
   /** Creates a pool, or gives the one of that name a new spec. */
   applyPool(spec: PoolSpecInput): Promise<Applied>
   listPools(): Promise<PoolEntry[]>
+  /** Names of all pools, sorted. Needs no worker. */
+  poolNames(): Promise<string[]>
   describePool(name: string): Promise<PoolStatus>
   /** the spec in force; an operator's resize stands in the status, not here */
   poolSpec(name: string): Promise<PoolSpec>
@@ -124,6 +133,7 @@ class TemporalFirepoolClient implements FirepoolClient {
   ) {}
 
   async applyPool(given: PoolSpecInput): Promise<Applied> {
+    acceptedValue(checkSpecNames({ v: 1, ...given }))
     const spec = acceptedValue(checkPoolSpec({ v: 1, ...given }))
     if (await this.startPool(spec)) return { outcome: 'created', spec }
     const before = await this.poolSpec(spec.name)
@@ -153,7 +163,7 @@ class TemporalFirepoolClient implements FirepoolClient {
     }
   }
 
-  async listPools(): Promise<PoolEntry[]> {
+  async poolNames(): Promise<string[]> {
     const names: string[] = []
     const prefix = poolWorkflowId('')
     try {
@@ -164,7 +174,11 @@ class TemporalFirepoolClient implements FirepoolClient {
     } catch (error) {
       throw await this.explained(error, '')
     }
-    names.sort()
+    return names.sort()
+  }
+
+  async listPools(): Promise<PoolEntry[]> {
+    const names = await this.poolNames()
     const entries: PoolEntry[] = []
     for (let at = 0; at < names.length; at += LIST_PARALLEL) {
       const some = names.slice(at, at + LIST_PARALLEL).map((pool) => this.entry(pool))
@@ -205,6 +219,7 @@ class TemporalFirepoolClient implements FirepoolClient {
   }
 
   async resizePool(name: string, resize: Omit<Resize, 'v'>): Promise<PoolStatus> {
+    acceptedValue(refuseUnknownNames('a resize', 'field', { ...resize }, ['v', 'budget', 'standby']))
     return this.update(name, UPDATE.resize, { v: 1, ...acceptedValue(checkResize(resize)) })
   }
 
@@ -240,10 +255,12 @@ class TemporalFirepoolClient implements FirepoolClient {
   async runJob(input: RunJobInput, options: RunJobOptions = {}): Promise<JobResult> {
     const workflowId = options.workflowId ?? `firepool-run-${randomUUID()}`
     checkRunJob(input, workflowId)
-    const { signal, onStarted } = options
+    const { signal, onStarted, onWaiting } = options
     signal?.throwIfAborted()
     const handle = await this.startJob(input, workflowId)
     onStarted?.(workflowId)
+    const over = new AbortController()
+    if (onWaiting) void watchWait(() => this.waitOf(input.pool, workflowId), onWaiting, over.signal)
     const cancel = () => void handle.cancel().catch(() => undefined)
     if (signal?.aborted) cancel()
     signal?.addEventListener('abort', cancel, { once: true })
@@ -256,8 +273,15 @@ class TemporalFirepoolClient implements FirepoolClient {
       if (ended) throw new FirepoolError(ended)
       throw await this.explained(error, input.pool)
     } finally {
+      over.abort()
       signal?.removeEventListener('abort', cancel)
     }
+  }
+
+  private waitOf(pool: string, workflowId: string): Promise<Waiting | null> {
+    return this.client.withDeadline(Date.now() + this.answerMs, () =>
+      lookAtWait(this.client, this, pool, workflowId),
+    )
   }
 
   private async startJob(
@@ -376,11 +400,15 @@ export function noWorker(namespace: string, cause?: unknown): FirepoolUnavailabl
   )
 }
 
+const RUN_JOB_OPTIONS = ['v', 'pool', 'job', 'onPodLost', ...ACQUIRE_OPTIONS]
+
 /** Refused here, before it becomes a payload that the server would refuse in a worse way. */
 function checkRunJob(input: RunJobInput, workflowId: string): void {
+  acceptedValue(refuseUnknownNames('runJob', 'option', { ...input }, RUN_JOB_OPTIONS))
   acceptedValue(checkPoolName(input.pool))
   acceptedValue(checkAcquire(input, workflowId))
-  acceptedValue(checkJobEnvelope(input.job))
+  acceptedValue(checkOnPodLost(input.onPodLost))
+  acceptedValue(checkJob(input.job))
   const bytes = utf8Bytes(workflowId)
   if (workflowId === '' || bytes > LIMIT.workflowIdBytes) {
     throw new FirepoolError(

@@ -10,12 +10,14 @@ import {
   TimeoutFailure,
   WorkflowNotFoundError,
 } from '@temporalio/common'
+import { noSuchPool } from '../contract/errors.js'
 import { type Checked, FirepoolError, type Problem, problem } from '../contract/index.js'
 import { problemOf } from '../workflows/failure.js'
 
 // gRPC status codes
 const NOT_FOUND = 5
 const FAILED_PRECONDITION = 9
+const UNIMPLEMENTED = 12
 const UNAVAILABLE = 14
 
 /** @throws FirepoolError with the problem, if there is one */
@@ -24,13 +26,8 @@ export function acceptedValue<T>(checked: Checked<T>): T {
   return checked.value
 }
 
-export function poolNotFound(
-  pool: string,
-  why = `there is no pool '${pool}' in this namespace`,
-): FirepoolError {
-  return new FirepoolError(
-    problem('PoolNotFound', `${why}; create it with firepool pool apply, or look at firepool pool list`),
-  )
+export function poolNotFound(pool: string, why?: string): FirepoolError {
+  return new FirepoolError(noSuchPool(pool, why))
 }
 
 /** What an error of the Temporal client means for a question to a pool. */
@@ -60,9 +57,30 @@ export function meaningOf(error: unknown): Meaning {
     if (cause.code === FAILED_PRECONDITION && /poller/i.test(cause.details)) return { kind: 'unanswered' }
     if (cause.code === NOT_FOUND)
       return { kind: /namespace/i.test(cause.details) ? 'noNamespace' : 'poolNotFound' }
-    if (cause.code === UNAVAILABLE) return { kind: 'noServer', detail: cause.details || cause.message }
+    if (cause.code === UNAVAILABLE)
+      return { kind: 'noServer', detail: shortCause(cause.details || cause.message) }
+    if (cause.code === UNIMPLEMENTED && /HTTP status/.test(cause.details))
+      return { kind: 'noServer', detail: 'what answers there is no Temporal server' }
   }
   return { kind: 'unknown' }
+}
+
+const CAUSES: readonly (readonly [pattern: RegExp, cause: string])[] = [
+  [/ECONNREFUSED/, 'connection refused'],
+  [/ECONNRESET|EPIPE|connection dropped|ended without/i, 'the connection broke'],
+  [/ENOTFOUND|EAI_AGAIN|name resolution failed/i, 'there is no such host'],
+  [/EHOSTUNREACH|ENETUNREACH/, 'the host cannot be reached'],
+  [/ETIMEDOUT|deadline/i, 'no answer in time'],
+  [/certificate|\bTLS\b|\bSSL\b/i, 'the TLS handshake failed'],
+]
+const CAUSE_CHARS = 100
+
+/** A gRPC text about a connection, which may be long and say the address three times, in a few words. */
+export function shortCause(text: string): string {
+  const known = CAUSES.find(([pattern]) => pattern.test(text))?.[1]
+  if (known) return known
+  const line = text.split('\n')[0]!.trim()
+  return line.length > CAUSE_CHARS ? `${line.slice(0, CAUSE_CHARS)}...` : line || 'no reason given'
 }
 
 function isTimeout(error: Error): boolean {

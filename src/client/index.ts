@@ -29,3 +29,4 @@ export {
   type RunJobOptions,
 } from './client.js'
 export { FirepoolUnavailableError, type UnavailableReason } from './unavailable.js'
+export type { Waiting } from './waiting.js'

@@ -1,6 +1,6 @@
 import type { Client } from '@temporalio/client'
-import type { Payload } from '@temporalio/common'
 import { checkPoolSpec, isRecord, type PoolSpec, SIGNAL, UPDATE } from '../contract/index.js'
+import { firstValue } from './payload.js'
 
 const PAGE_EVENTS = 1_000
 
@@ -51,14 +51,5 @@ async function read(
   payloads: readonly object[] | null | undefined,
   pick: (value: unknown) => unknown,
 ): Promise<PoolSpec | null> {
-  const first = payloads?.[0] as Payload | undefined
-  if (!first) return null
-  const { payloadConverter, payloadCodecs } = client.options.loadedDataConverter
-  try {
-    let decoded = [first]
-    for (const codec of [...payloadCodecs].reverse()) decoded = await codec.decode(decoded)
-    return checkPoolSpec(pick(payloadConverter.fromPayload(decoded[0]!))).value ?? null
-  } catch {
-    return null
-  }
+  return checkPoolSpec(pick(await firstValue(client, payloads))).value ?? null
 }

@@ -1,5 +1,6 @@
 import { type Checked, checkNumber, checkPoolName, invalid, isRecord, shown, utf8Bytes } from './check.js'
 import { LIMIT, TIMEOUT } from './limits.js'
+import { refuseUnknownNames } from './option-names.js'
 import type { PoolSpec, Profile } from './pool.js'
 
 /** Most of a spec's numbers, with their bounds and defaults. */
@@ -26,6 +27,37 @@ export function checkPoolSpec(value: unknown): Checked<PoolSpec> {
       `the spec of pool ${name.value} has ${bytes} bytes, at most ${LIMIT.specBytes} are allowed`,
     )
   return { value: spec }
+}
+
+const SPEC_FIELDS: Readonly<Record<keyof PoolSpec, true>> = {
+  v: true,
+  name: true,
+  budget: true,
+  guarantee: true,
+  standby: true,
+  maxPods: true,
+  queueLimit: true,
+  keepAliveMs: true,
+  podStartMs: true,
+  podLifetimeMs: true,
+  profile: true,
+}
+const PROFILE_FIELDS: Readonly<Record<keyof Profile, true>> = {
+  backend: true,
+  env: true,
+  startDelay: true,
+  limits: true,
+  prepare: true,
+}
+
+/** Refuses names that a spec does not have, for those who write one by hand: checkPoolSpec would not look at them. */
+export function checkSpecNames(value: Record<string, unknown>): Checked<true> {
+  const spec = refuseUnknownNames('a pool spec', 'field', value, Object.keys(SPEC_FIELDS))
+  if (spec.problem || !isRecord(value.profile)) return spec
+  const { limits } = value.profile
+  const profile = refuseUnknownNames('profile', 'field', value.profile, Object.keys(PROFILE_FIELDS))
+  if (profile.problem || !isRecord(limits)) return profile
+  return refuseUnknownNames('profile.limits', 'field', limits, Object.keys(NO_LIMITS))
 }
 
 function checkNumbers(value: Record<string, unknown>): Checked<Omit<PoolSpec, 'v' | 'name' | 'profile'>> {
@@ -130,15 +162,17 @@ function checkStartDelay(value: unknown): Checked<Profile['startDelay']> {
   return { value: { minMs: min.value, maxMs: max.value } }
 }
 
+const NO_LIMITS: Readonly<Profile['limits']> = {
+  memoryBytes: null,
+  cpuSeconds: null,
+  openFiles: null,
+  processes: null,
+  fileBytes: null,
+}
+
 function checkLimits(value: unknown): Checked<Profile['limits']> {
   if (!isRecord(value)) return invalid(`profile.limits is an object, not ${shown(value)}`)
-  const out: Profile['limits'] = {
-    memoryBytes: null,
-    cpuSeconds: null,
-    openFiles: null,
-    processes: null,
-    fileBytes: null,
-  }
+  const out = { ...NO_LIMITS }
   for (const key of Object.keys(out) as (keyof Profile['limits'])[]) {
     if (value[key] === undefined || value[key] === null) continue
     const number = checkNumber(`profile.limits.${key}`, value[key], { min: 1, max: Number.MAX_SAFE_INTEGER })

@@ -3,9 +3,8 @@
  * library costs 16 times the heap of the workflow itself (676 against 40 KiB, measured).
  * Each returns the value with its defaults filled in, or a Problem that says the cause and the remedy.
  */
-import { type Duration, durationMs } from './duration.js'
+import { durationMs } from './duration.js'
 import { type Problem, problem } from './errors.js'
-import type { JobSpec } from './job.js'
 import type { AcquireOptions, Holder, LeaseRequest, Release } from './lease.js'
 import { LIMIT, TIMEOUT } from './limits.js'
 
@@ -88,6 +87,17 @@ export function checkNumber(
   return { value: bounds.duration ? Math.ceil(number) : number }
 }
 
+/** What AcquireOptions has; a new option without an entry does not compile. */
+const ACQUIRE: Readonly<Record<keyof AcquireOptions, true>> = {
+  caller: true,
+  reuseTag: true,
+  slot: true,
+  tenant: true,
+  priority: true,
+  acquireTimeout: true,
+}
+export const ACQUIRE_OPTIONS: readonly string[] = Object.keys(ACQUIRE)
+
 export interface Acquire {
   caller: string
   reuseTag: string
@@ -131,6 +141,13 @@ export function checkAcquire(options: AcquireOptions, workflowId: string): Check
       acquireMs: acquire.value,
     },
   }
+}
+
+/** @returns 'fail' when it is not given */
+export function checkOnPodLost(value: unknown): Checked<'fail' | 'rerun'> {
+  if (value === undefined || value === null) return { value: 'fail' }
+  if (value === 'fail' || value === 'rerun') return { value }
+  return invalid(`onPodLost must be 'fail' or 'rerun', not ${shown(value)}; leave it out for 'fail'`)
 }
 
 export function checkLeaseId(value: unknown): Checked<string> {
@@ -279,30 +296,4 @@ export function checkSetBudget(value: unknown): Checked<{ budget: number; expire
   const expires = checkNumber('expiresAtMs', value.expiresAtMs, { min: 0, max: Number.MAX_SAFE_INTEGER })
   if (expires.problem) return expires
   return { value: { budget: budget.value, expiresAtMs: expires.value } }
-}
-
-/**
- * What must hold before a job may become an argument of an activity: Temporal refuses larger payloads in a way that
- * fails the CALLER's workflow task for ever. The runner checks the rest.
- * @returns the job's time limit, ms
- */
-export function checkJobEnvelope(job: unknown): Checked<number> {
-  if (!isRecord(job)) return invalid(`a job is { command, ... }, not ${shown(job)}`)
-  const { command } = job as unknown as JobSpec
-  if (typeof command !== 'string' && !Array.isArray(command))
-    return invalid(`job.command must be a text for the shell or an argv, not ${shown(command)}`)
-  const timeout = checkNumber('job.timeout', job.timeout as Duration, {
-    min: LIMIT.jobMsMin,
-    max: LIMIT.jobMsMax,
-    otherwise: TIMEOUT.jobMs,
-    duration: true,
-  })
-  if (timeout.problem) return timeout
-  const bytes = utf8Bytes(JSON.stringify(job) ?? '')
-  if (bytes > LIMIT.jobBytes) {
-    return invalid(
-      `the job has ${bytes} bytes, at most ${LIMIT.jobBytes} are allowed (Temporal's payload limit); let the job fetch large input itself, or put it into the pod by several jobs`,
-    )
-  }
-  return { value: timeout.value }
 }

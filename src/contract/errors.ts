@@ -50,3 +50,12 @@ export class FirepoolError extends Error {
     this.problem = p
   }
 }
+
+/** What whoever names a pool is told that is not there; `why` when more is known. */
+export function noSuchPool(pool: string, why = `there is no pool '${pool}' in this namespace`): Problem {
+  return problem(
+    'PoolNotFound',
+    `${why}; create it with firepool pool apply -f FILE, or look at firepool pool list`,
+    { pool },
+  )
+}

@@ -35,6 +35,8 @@ export const TIMEOUT = {
   resultSentMs: 5 * SECOND,
   /** firepool.awaitLease completes asynchronously; a token dies with its attempt */
   awaitLeaseMs: 60 * SECOND,
+  /** one attempt of a lease workflow to tell the pool something: a local activity, so well below a workflow task's 10 s */
+  tellPoolMs: 5 * SECOND,
   /** one attempt of a pool effect (HTTP to runners, calls to the backend, signals) */
   effectMs: 30 * SECOND,
   /** one observation waits this long for a change before it reports that nothing changed */
@@ -43,6 +45,11 @@ export const TIMEOUT = {
   observeHeartbeatMs: 5 * SECOND,
   /** holders older than this are described, this often: the backstop against leaked leases */
   reconcileMs: 30 * SECOND,
+  /**
+   * a lease held this long is told which pod it has, for its page: a signal and a workflow task of the lease, which a
+   * lease of a few seconds does without (the pool's page and the holder's history name the pod at once)
+   */
+  announceMs: 10 * SECOND,
   /** a tombstone outlives its request's deadline by this */
   tombstoneMarginMs: 5 * MINUTE,
   /** after a pause of the pool longer than this, the inbox goes before anything expires */

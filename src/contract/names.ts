@@ -17,6 +17,8 @@ export const ACTIVITY = {
   /** for firepool.runJob alone: acquires and runs in one activity */
   runOnce: 'firepool.runOnce',
   awaitLease: 'firepool.awaitLease',
+  /** local, of lease workflows: one signal to the pool */
+  tellPool: 'firepool.tellPool',
   createPods: 'firepool.createPods',
   deletePods: 'firepool.deletePods',
   drainPods: 'firepool.drainPods',

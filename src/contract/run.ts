@@ -1,3 +1,4 @@
+import type { Problem } from './errors.js'
 import type { JobResult, JobSpec } from './job.js'
 import type { AcquireOptions, Grant, LeaseRequest } from './lease.js'
 
@@ -31,6 +32,20 @@ export interface AwaitLeaseInput {
   v?: 1
   pool: string
   leaseId: string
+}
+
+/** Argument of the local activity `firepool.tellPool`: a signal from a lease workflow to its pool. */
+export interface TellPool {
+  v: 1
+  pool: string
+  signal: string
+  payload: unknown
+}
+
+/** `problem`: PoolNotFound, or null when the signal arrived. */
+export interface ToldPool {
+  v: 1
+  problem: Problem | null
 }
 
 /** Argument of the workflow `firepool.runJob`; plain JSON from any SDK. */

@@ -13,6 +13,7 @@ import {
 } from 'node:fs'
 import { join } from 'node:path'
 import type { PodOrder, RunnerReady } from '../contract/index.js'
+import { makeFolder } from '../make-folder.js'
 import { identifySelf, isAlive, type ProcessId } from './process.js'
 
 /** A file name has 255 bytes, and the trash adds a suffix. */
@@ -64,7 +65,7 @@ export class Registry {
 
   /** @param dir made when it does not exist; only its owner may read it */
   constructor(dir: string) {
-    mkdirSync(dir, { recursive: true, mode: 0o700 })
+    makeFolder(dir, 0o700)
     // Workers may spell the folder differently, and its path is the mark by which a pod's processes are known.
     const root = realpathSync(dir)
     this.podsDir = join(root, 'pods')

@@ -12,11 +12,13 @@ import type { JobPlace } from './process.js'
 import { killMarked, sendSignal } from './process-tree.js'
 import { limitWrapper } from './rlimit.js'
 import { type Runner, startRunner } from './server.js'
+import { warmUp } from './warm-up.js'
 
 /** The runner's process: reads its environment, prepares the pod, listens, and ends itself when its time is over. */
 
 const PREPARE_TAIL_BYTES = 4_096
-const LOOK_MS_MAX = 1_000
+/** hundreds of idle pods stand on one machine: looking costs each of them a wake-up */
+const LOOK_MS_MAX = 5_000
 const LOOK_MS_MIN = 20
 
 type RunnerProfile = Pick<Profile, 'env' | 'limits' | 'prepare'>
@@ -175,6 +177,7 @@ async function start(): Promise<void> {
     onBound: (epoch, ownerHash) => writeAtomically(boundPath, { v: 1, epoch, ownerHash }),
   })
   const { address } = runner
+  await warmUp(address)
   const ready: RunnerReady = { v: 1, pid: process.pid, address, incarnation }
   writeAtomically(join(podDir, 'ready.json'), ready)
   log(`listens on ${address}`)

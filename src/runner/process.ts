@@ -2,6 +2,7 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { performance } from 'node:perf_hooks'
 import {
+  durationMs,
   FirepoolError,
   formatMs,
   type JobOutcome,
@@ -17,7 +18,6 @@ import { OUTPUT_LIMITS, OutputCapture, type OutputLimits } from './output.js'
 import { descendants, killMarked, killProcesses, sendSignal } from './process-tree.js'
 import { commandExists, type LimitWrapper } from './rlimit.js'
 import { OutputSubscriber } from './subscriber.js'
-import { timeoutMs } from './validation.js'
 
 /** What all jobs of a pod have in common. */
 export interface JobPlace {
@@ -78,7 +78,7 @@ export class JobProcess {
       this.#resolve = resolve
     })
     const { spec } = request
-    this.#timeoutMs = spec.timeout === undefined ? TIMEOUT.jobMs : timeoutMs(spec.timeout)
+    this.#timeoutMs = Math.ceil(durationMs(spec.timeout) ?? TIMEOUT.jobMs)
     this.#subscriber =
       spec.outputTo === undefined
         ? null

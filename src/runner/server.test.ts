@@ -124,7 +124,7 @@ describe('what cannot be right is a typed InvalidRequest and starts nothing', ()
       expect(answer.body.problem.message.length, shown).toBeGreaterThan(20)
     }
     expect((await raw('POST', '/jobs', job({ spec: { ...SPEC, timeout: 0 } }))).body.problem.message).toMatch(
-      /Give milliseconds/,
+      /timeout is 0 ms; it must be between 1 and/,
     )
     for (const changes of [
       { jobId: '' },

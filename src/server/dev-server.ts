@@ -1,12 +1,13 @@
 import { type ChildProcess, spawn } from 'node:child_process'
-import { closeSync, fstatSync, mkdirSync, openSync } from 'node:fs'
+import { closeSync, fchmodSync, fstatSync, openSync } from 'node:fs'
 import { open } from 'node:fs/promises'
-import { createServer } from 'node:net'
 import { dirname } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Connection } from '@temporalio/client'
 import { SEARCH_ATTRIBUTE } from '../contract/index.js'
+import { makeFolder } from '../make-folder.js'
 import { DEFAULT_NAMESPACE } from './connection.js'
+import { freePort, HOST, isFreePort } from './free-port.js'
 import {
   type OnProgress,
   type ResolvedBinary,
@@ -17,15 +18,18 @@ import {
 } from './resolve.js'
 import { watchOver } from './watchdog.js'
 
-const HOST = '127.0.0.1'
 /** A start takes 0.4 s; the limit is for a machine that is busy with something else. */
 const START_LIMIT_MS = 120_000
 const STOP_GRACE_MS = 10_000
 const POLL_MS = 50
 const CONNECT_LIMIT_MS = 2_000
+/** It says so as soon as it has taken its ports and serves; a binary that stays silent is believed after this. */
+const SAYS_STARTED_MS = 5_000
 /** Another process may take a port between our choice and the server's bind. */
 const PORT_CONFLICT_RETRIES = 5
 const LOG_TAIL_BYTES = 4096
+/** It tells of workflows, and so of jobs. */
+const LOG_MODE = 0o600
 
 /**
  * Settings of the server that are right for one machine and a broker. Sizes (`limit.*`) stay at their
@@ -45,10 +49,12 @@ export interface DevServerOptions {
   logFile: string
   /** a file that survives a restart; without it everything is in memory, which is faster */
   dbFile?: string
-  /** gRPC port, default: a free one */
+  /** gRPC port; when it is taken the start fails. Default: the preferred one, or a free one */
   port?: number
-  /** port of the web UI: absent for no UI, 0 for a free port */
+  /** port of the web UI: absent for no UI, 0 for the preferred one or a free one */
   uiPort?: number
+  /** ports to take when they are free */
+  preferred?: { port?: number; uiPort?: number }
   /** created beside "default" */
   namespace?: string
   /** name -> type, default: Firepool's own */
@@ -88,7 +94,7 @@ export interface DevServer extends TemporalServer {
 /**
  * The server to use: that of `TEMPORAL_ADDRESS` if set (nothing is started, `stop` does nothing), else a
  * dev server of our own.
- * @throws ServerNotFoundError, or Error with the tail of the server's log
+ * @throws ServerNotFoundError, PortConflictError, or Error with the tail of the server's log
  */
 export async function openServer(options: DevServerOptions): Promise<TemporalServer> {
   const env = options.env ?? process.env
@@ -110,29 +116,42 @@ export async function openServer(options: DevServerOptions): Promise<TemporalSer
  *
  * The server has a process group of its own, so that a Ctrl-C reaches only us and we stop in order; a
  * watchdog ends it when our process dies without `stop`. It does not keep our event loop alive.
- * @throws ServerNotFoundError, or Error with the tail of the server's log
+ * @throws ServerNotFoundError, PortConflictError, or Error with the tail of the server's log
  */
 export async function startDevServer(options: DevServerOptions): Promise<DevServer> {
   const binary = options.binary ?? (await resolveBinary(resolveOptions(options)))
-  mkdirSync(dirname(options.logFile), { recursive: true })
-  if (options.dbFile !== undefined) mkdirSync(dirname(options.dbFile), { recursive: true })
+  makeFolder(dirname(options.logFile))
+  if (options.dbFile !== undefined) makeFolder(dirname(options.dbFile))
   for (let attempt = 0; ; attempt++) {
     try {
-      return await startOnce(options, binary)
+      return await startOnce(options, binary, attempt === 0 ? options.preferred : undefined)
     } catch (error) {
       const chosenByUs = options.port === undefined || options.uiPort === 0
-      const retry = error instanceof PortConflictError && chosenByUs && attempt < PORT_CONFLICT_RETRIES
-      if (!retry) throw error
+      const another = error instanceof PortConflictError && chosenByUs && attempt < PORT_CONFLICT_RETRIES
+      if (!another || (await isGivenTaken(options))) throw error
     }
   }
 }
 
-class PortConflictError extends Error {}
+/** Asked after our own server has ended: whoever has the port now keeps it. */
+async function isGivenTaken({ port, uiPort }: DevServerOptions): Promise<boolean> {
+  for (const given of [port, uiPort]) if (given && !(await isFreePort(given))) return true
+  return false
+}
 
-async function startOnce(options: DevServerOptions, binary: ResolvedBinary): Promise<DevServer> {
-  const port = options.port ?? (await freePort())
-  const uiPort = options.uiPort === 0 ? await freePort() : options.uiPort
-  const logFd = openSync(options.logFile, 'a')
+/** A port of the server was taken, by the words of its log: one that was given, or ours again and again. */
+export class PortConflictError extends Error {}
+
+async function startOnce(
+  options: DevServerOptions,
+  binary: ResolvedBinary,
+  preferred: DevServerOptions['preferred'] = {},
+): Promise<DevServer> {
+  const port = options.port ?? (await thatOrFree(preferred.port))
+  const uiPort = options.uiPort === 0 ? await thatOrFree(preferred.uiPort) : options.uiPort
+  const logFd = openSync(options.logFile, 'a', LOG_MODE)
+  // An older one may be readable by everybody.
+  fchmodSync(logFd, LOG_MODE)
   const log: LogPart = { file: options.logFile, fromByte: fstatSync(logFd).size }
   let child: ChildProcess
   try {
@@ -175,6 +194,11 @@ async function startOnce(options: DevServerOptions, binary: ResolvedBinary): Pro
   }
 }
 
+/** Somebody may take the port between this look and the server's bind: that is a conflict, and others are chosen. */
+async function thatOrFree(port: number | undefined): Promise<number> {
+  return port !== undefined && (await isFreePort(port)) ? port : freePort()
+}
+
 function serverArguments(options: DevServerOptions, port: number, uiPort: number | undefined): string[] {
   const pairs = (
     flag: string,
@@ -210,15 +234,21 @@ async function untilServing(
   let lastFailure: unknown
   while (performance.now() - startedMs < START_LIMIT_MS) {
     signal?.throwIfAborted()
-    // The end is looked at after the answer too: that may be another server's, on a port that ours failed to take.
+    // The answer may be another server's, on a port that ours is about to find taken: ours must have said that it serves.
     const asked = await Promise.race([askHealth(address, namespace), ended])
-    const outcome = await Promise.race([ended, sleep(asked === SERVING ? 0 : POLL_MS)])
+    const outcome = await Promise.race([ended, asked === SERVING ? saysStarted(log) : sleep(POLL_MS)])
     if (outcome !== undefined) throw await startFailure(`ended early (${outcome.how})`, log)
     if (asked === SERVING) return
     lastFailure = asked
   }
   const seconds = START_LIMIT_MS / 1000
   throw await startFailure(`did not serve within ${seconds} s (${String(lastFailure)})`, log)
+}
+
+/** Resolves when the log says that the server has started, or when its version does not seem to say so. */
+async function saysStarted(log: LogPart): Promise<undefined> {
+  const untilMs = performance.now() + SAYS_STARTED_MS
+  while (performance.now() < untilMs && !/^Server:/m.test(await tailOf(log))) await sleep(POLL_MS)
 }
 
 /** The health status, or the failure to get one. */
@@ -288,19 +318,6 @@ function signalGroup(pid: number, signal: NodeJS.Signals): void {
   } catch {
     // It ended meanwhile.
   }
-}
-
-/** A port that was free a moment ago. */
-export async function freePort(): Promise<number> {
-  const server = createServer()
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', reject)
-    server.listen(0, HOST, resolve)
-  })
-  const address = server.address()
-  await new Promise((resolve) => server.close(resolve))
-  if (address === null || typeof address === 'string') throw new Error('no TCP port')
-  return address.port
 }
 
 function resolveOptions(options: DevServerOptions): ResolveOptions {

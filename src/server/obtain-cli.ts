@@ -1,8 +1,9 @@
 import { spawn } from 'node:child_process'
-import { chmod, mkdir, mkdtemp, readdir, rename, rm, stat } from 'node:fs/promises'
+import { chmod, mkdtemp, readdir, rename, rm, stat } from 'node:fs/promises'
 import { dirname, join, resolve } from 'node:path'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
+import { makeFolder } from '../make-folder.js'
 
 /**
  * The newest version that `go install` can build: v1.6 and later have a local `replace` in their go.mod.
@@ -159,7 +160,7 @@ async function install(
   produce: (folder: string) => Promise<string>,
 ): Promise<string> {
   const parent = dirname(options.target)
-  await mkdir(parent, { recursive: true })
+  makeFolder(parent)
   await removeAbandoned(parent)
   // The same file system as the target, or the rename would not be atomic.
   const folder = await mkdtemp(join(parent, FOLDER_PREFIX))

@@ -1,7 +1,8 @@
 import * as crypto from 'node:crypto'
-import { chmodSync, linkSync, mkdirSync, readFileSync, unlinkSync, writeFileSync } from 'node:fs'
+import { chmodSync, linkSync, readFileSync, unlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Problem, problem, type TokenClaims } from '../contract/index.js'
+import { makeFolder } from '../make-folder.js'
 
 /** How long a token is good for, ms. Renewed at half of it, so two clocks may differ by half of it as well. */
 export const TOKEN_LIFE_MS = 5 * 60_000
@@ -43,7 +44,7 @@ export function loadKeys(folder: string): BrokerKeys {
   const path = join(folder, PRIVATE_KEY_FILE)
   const found = readKey(path)
   if (found) return found
-  mkdirSync(folder, { recursive: true, mode: 0o700 })
+  makeFolder(folder, 0o700)
   const fresh = generateKeys().privateKey.export({ type: 'pkcs8', format: 'pem' })
   const draft = `${path}.${process.pid}.${crypto.randomBytes(6).toString('hex')}`
   writeFileSync(draft, fresh, { mode: 0o600, flag: 'wx', flush: true })

@@ -12,14 +12,26 @@ import {
   uuid4,
   workflowInfo,
 } from '@temporalio/workflow'
-import { type Acquire, checkAcquire, checkJobEnvelope, checkPoolName } from '../contract/check.js'
+import {
+  ACQUIRE_OPTIONS,
+  type Acquire,
+  type Checked,
+  checkAcquire,
+  checkOnPodLost,
+  checkPoolName,
+  invalid,
+  isRecord,
+  shown,
+} from '../contract/check.js'
+import { checkJob } from '../contract/check-job.js'
 import { type Problem, problem } from '../contract/errors.js'
 import type { JobResult, JobSpec } from '../contract/job.js'
 import type { AcquireOptions, Grant, LeaseEnd, LeaseInput } from '../contract/lease.js'
 import { QUEUE, SIGNAL, WORKFLOW } from '../contract/names.js'
+import { refuseUnknownNames } from '../contract/option-names.js'
 import { failureOf, problemOf } from './failure.js'
+import { grantIn } from './grant-in.js'
 import { leaseWorkflowId } from './lease-id.js'
-import { grantIn } from './pool-handle.js'
 import { runOnPod } from './run-activity.js'
 import { summaryText } from './summary.js'
 
@@ -35,6 +47,8 @@ export interface SandboxOptions extends AcquireOptions {
   /** 'fail' (default): a lost pod is a typed failure (PodLost); 'rerun': start the job again elsewhere, at least once */
   onPodLost?: 'fail' | 'rerun'
 }
+
+const SANDBOX_OPTIONS = [...ACQUIRE_OPTIONS, 'onPodLost']
 
 interface HeldLease {
   grant: Grant
@@ -66,11 +80,14 @@ function listen(): void {
 /**
  * Opens a sandbox on a pool: a lease that is acquired by the first job and held until release, recall, or the end of
  * this workflow, however it ends. Opening costs nothing.
- * @throws ApplicationFailure of type InvalidRequest when an option is out of bounds or the slot is in use in this workflow
+ * @throws ApplicationFailure of type InvalidRequest when an option is unknown or out of bounds, or the slot is in use in
+ * this workflow
  */
 export function openPool(pool: string, options: SandboxOptions = {}): Sandbox {
   const name = checkPoolName(pool)
   if (name.problem) throw failureOf(name.problem)
+  const onPodLost = checkNames(options)
+  if (onPodLost.problem) throw failureOf(onPodLost.problem)
   const acquire = checkAcquire(options, workflowInfo().workflowId)
   if (acquire.problem) throw failureOf(acquire.problem)
   const id = leaseWorkflowId(pool, acquire.value.caller, acquire.value.slot, uuid4())
@@ -86,7 +103,14 @@ export function openPool(pool: string, options: SandboxOptions = {}): Sandbox {
   }
   board.open.add(key)
   listen()
-  return new Sandbox(pool, acquire.value, options.onPodLost ?? 'fail', key)
+  return new Sandbox(pool, acquire.value, onPodLost.value, key)
+}
+
+/** What is no option of openPool would be ignored in silence. @returns what becomes of a job whose pod is lost */
+function checkNames(options: unknown): Checked<'fail' | 'rerun'> {
+  if (!isRecord(options)) return invalid(`the options of openPool are an object, not ${shown(options)}`)
+  const known = refuseUnknownNames('openPool', 'option', options, SANDBOX_OPTIONS)
+  return known.problem ? known : checkOnPodLost(options.onPodLost)
 }
 
 /** A held pod as its caller sees it. Jobs run one after the other, in the order of the calls. */
@@ -162,7 +186,7 @@ export class Sandbox {
 
   private async runJob(jobId: string, job: JobSpec): Promise<JobResult> {
     if (this.released) throw failureOf(problem('InvalidRequest', 'this sandbox was released; open another'))
-    const jobMs = checkJobEnvelope(job)
+    const jobMs = checkJob(job)
     if (jobMs.problem) throw failureOf(jobMs.problem)
     let last: Problem | null = null
     let reruns = 0

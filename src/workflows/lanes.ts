@@ -26,6 +26,7 @@ const LANE_OF: Record<EffectKind, LaneName> = {
   drain: 'drain',
   revoke: 'revoke',
   deliver: 'deliver',
+  announce: 'deliver',
   notify: 'deliver',
   describe: 'describe',
 }
@@ -134,6 +135,8 @@ function objectOf(effect: Effect): string {
       return `pod ${effect.order.pod}`
     case 'deliver':
       return `grant pod ${effect.grant.pod} (${effect.grant.hit}) to lease ${effect.grant.leaseId.slice(0, 8)}`
+    case 'announce':
+      return `tell lease ${effect.grant.leaseId.slice(0, 8)} that it holds pod ${effect.grant.pod}`
     case 'notify':
       return `tell lease ${effect.end.leaseId.slice(0, 8)} that it ended: ${effect.end.end}`
     case 'describe':

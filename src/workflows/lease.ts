@@ -1,5 +1,4 @@
 import {
-  CancellationScope,
   condition,
   defineSignal,
   isCancellation,
@@ -17,10 +16,12 @@ import {
   isRecord,
 } from '../contract/check.js'
 import type { Grant, HitClass, Holder, LeaseEnd, LeaseInput, LeaseRequest } from '../contract/lease.js'
+import { TIMEOUT } from '../contract/limits.js'
 import { poolWorkflowId, SIGNAL } from '../contract/names.js'
 import { failureOf } from './failure.js'
+import { grantIn } from './grant-in.js'
 import { LAST_LINE, plain } from './markdown.js'
-import { grantIn, poolHandle, refuseMissingPool } from './pool-handle.js'
+import { tellPool } from './tell-pool.js'
 
 const grantSignal = defineSignal<[unknown]>(SIGNAL.grant)
 const endedSignal = defineSignal<[unknown]>(SIGNAL.ended)
@@ -54,22 +55,20 @@ async function liveAndEnd(
   ended: () => LeaseEnd | null,
 ): Promise<LeaseEnd> {
   try {
-    const missing = await refuseMissingPool(pool, () => poolHandle(pool).signal(SIGNAL.request, request))
+    const missing = await tellPool(pool, { signal: SIGNAL.request, payload: request })
     if (missing) return { v: 1, leaseId: request.leaseId, end: 'failed', problem: missing }
     await condition(() => ended() !== null)
     return ended()!
   } catch (error) {
     if (!isCancellation(error)) throw error
-    await CancellationScope.nonCancellable(() => releaseLease(pool, request.leaseId))
+    await releaseLease(pool, request.leaseId)
     return ended() ?? { v: 1, leaseId: request.leaseId, end: 'released' }
   }
 }
 
 /** Tells the pool that a lease is over. A pool that is gone holds nothing. */
 export async function releaseLease(pool: string, leaseId: string, retire = false): Promise<void> {
-  const missing = await refuseMissingPool(pool, () =>
-    poolHandle(pool).signal(SIGNAL.release, { v: 1, leaseId, retire }),
-  )
+  const missing = await tellPool(pool, { signal: SIGNAL.release, payload: { v: 1, leaseId, retire } })
   if (missing) log.info('Firepool: the pool of a released lease is gone', { pool, leaseId })
 }
 
@@ -114,7 +113,7 @@ export function endIn(payload: unknown, leaseId: string): LeaseEnd | null {
 /** The lease's current details: whose it is, which pod it holds and why that one, and how it ended. */
 function detailsOf(pool: string, request: LeaseRequest, granted: Grant | null, end: LeaseEnd | null): string {
   const { leaseId, caller, slot, reuseTag, holder, priority, deadlineMs } = request
-  const now = granted ? `holds pod ${granted.pod}` : 'waits for a pod'
+  const now = granted ? `holds pod ${granted.pod}` : 'asked for a pod'
   const facts = [
     `- **Caller**: ${plain(caller)}, slot ${plain(slot)}${reuseTag === '' ? '' : `, reuse tag ${plain(reuseTag)}`}`,
     `- **Holder**: workflow ${plain(holder.workflowId, 120)}`,
@@ -128,7 +127,8 @@ function detailsOf(pool: string, request: LeaseRequest, granted: Grant | null, e
   } else if (!end) {
     const until = new Date(deadlineMs).toISOString().slice(0, 19).replace('T', ' ')
     facts.push(
-      `- **Waits** until ${until} UTC at most; the page of workflow ${poolWorkflowId(pool)} says what for, and at which position`,
+      `- **Waits** until ${until} UTC at most, for ${poolWorkflowId(pool)}: the page of that workflow says what for and at which position, or which pod this lease has`,
+      `- **Pod**: named here once it is held for ${TIMEOUT.announceMs / 1_000} s`,
     )
   }
   return [

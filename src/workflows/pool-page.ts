@@ -168,6 +168,8 @@ export function deadlineSummary(state: PoolState): string {
   switch (kind) {
     case 'request':
       return `time-out of the request for lease ${id.slice(0, 8)}`
+    case 'announce':
+      return `tell lease ${id.slice(0, 8)} which pod it has`
     case 'keepAlive':
       return `keep-alive of pod ${id} ends`
     case 'start':

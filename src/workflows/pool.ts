@@ -26,6 +26,7 @@ import {
 } from '../broker/index.js'
 import { checkLeaseRequest, isRecord } from '../contract/check.js'
 import { checkPoolSpec } from '../contract/check-spec.js'
+import { counted } from '../contract/count.js'
 import { problem } from '../contract/errors.js'
 import type { Acquired } from '../contract/lease.js'
 import { LIMIT } from '../contract/limits.js'
@@ -261,7 +262,7 @@ class PoolEntity {
           throw failureOf(
             problem(
               'InvalidRequest',
-              `pool ${this.state.spec.name} has ${leases} live leases and ${waiting} waiting requests; wait, drain it, or delete it with force (their jobs are then killed)`,
+              `pool ${this.state.spec.name} has ${counted(leases, 'live lease')} and ${counted(waiting, 'waiting request')}; wait, drain it, or delete it with force (their jobs are then killed)`,
               { leases, waiting },
             ),
           )

@@ -1,5 +1,4 @@
 import {
-  CancellationScope,
   condition,
   defineSignal,
   isCancellation,
@@ -8,16 +7,18 @@ import {
   uuid4,
   workflowInfo,
 } from '@temporalio/workflow'
-import { checkAcquire, checkJobEnvelope, checkPoolName, invalid, isRecord } from '../contract/check.js'
+import { checkAcquire, checkPoolName, invalid, isRecord } from '../contract/check.js'
+import { checkJob } from '../contract/check-job.js'
 import { type Problem, problem } from '../contract/errors.js'
 import type { JobResult } from '../contract/job.js'
 import type { Grant, LeaseEnd, LeaseRequest } from '../contract/lease.js'
 import { SIGNAL } from '../contract/names.js'
 import type { RunJobInput } from '../contract/run.js'
 import { failureOf, problemOf } from './failure.js'
+import { grantIn } from './grant-in.js'
 import { endIn, releaseLease } from './lease.js'
-import { grantIn, poolHandle, refuseMissingPool } from './pool-handle.js'
 import { runOnce, runOnPod } from './run-activity.js'
+import { tellPool } from './tell-pool.js'
 
 const grantSignal = defineSignal<[unknown]>(SIGNAL.grant)
 const endedSignal = defineSignal<[unknown]>(SIGNAL.ended)
@@ -76,7 +77,7 @@ export async function runJob(input: RunJobInput): Promise<JobResult> {
       const once = await runOnce({ ...run, pool, request }, jobMs)
       if (once.outcome === 'ran') return once.result
       setCurrentDetails(`One job on pool **${pool}** for caller \`${who.caller}\`: waits for a pod.`)
-      const missing = await refuseMissingPool(pool, () => poolHandle(pool).signal(SIGNAL.request, request))
+      const missing = await tellPool(pool, { signal: SIGNAL.request, payload: request })
       if (missing) throw failureOf(missing)
       await condition(() => inbox.grant !== null || inbox.end !== null)
       const { grant, end } = inbox
@@ -90,7 +91,7 @@ export async function runJob(input: RunJobInput): Promise<JobResult> {
       )
       return await runOnPod({ ...run, grant }, jobMs)
     } catch (error) {
-      await CancellationScope.nonCancellable(() => releaseLease(pool, leaseId, retire))
+      await releaseLease(pool, leaseId, retire)
       if (isCancellation(error)) throw error
       last = problemOf(error)
       const again = last?.code === 'LeaseRevoked' || (last?.code === 'PodLost' && rerun)
@@ -111,7 +112,7 @@ function checked(input: RunJobInput) {
   if (pool.problem) return fail(pool.problem)
   const acquire = checkAcquire(input, workflowInfo().workflowId)
   if (acquire.problem) return fail(acquire.problem)
-  const jobMs = checkJobEnvelope(input.job)
+  const jobMs = checkJob(input.job)
   if (jobMs.problem) return fail(jobMs.problem)
   const { acquireMs, ...who } = acquire.value
   // Without a caller the workflow's own id is the key: nobody else will ever ask for this pod.

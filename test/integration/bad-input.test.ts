@@ -185,6 +185,39 @@ describe('requests', () => {
     expect(refused.message).toMatch(text)
   })
 
+  test.each<[string, Record<string, unknown>, RegExp]>([
+    [
+      'an unknown option',
+      { acquireTimeOut: '5s' },
+      /no option "acquireTimeOut"; did you mean 'acquireTimeout'\?/,
+    ],
+    ['a value that is none', { onPodLost: 'again' }, /onPodLost must be 'fail' or 'rerun', not "again"/],
+  ])('openPool with %s is InvalidRequest', async (_name, options, text) => {
+    const holder = await holderOf(world, 'nowhere', options)
+    const refused = await failure(holder.handle.result())
+    expect(refused).toMatchObject({ code: 'InvalidRequest', origin: 'caller' })
+    expect(refused.message).toMatch(text)
+  })
+
+  test('a job that no pod would take acquires none', async () => {
+    const pool = await world.pool('untouched')
+    const holder = await holderOf(world, 'untouched')
+    const wrong = [
+      { cwd: '..' },
+      { collect: ['/etc/passwd'] },
+      { files: [{ path: 'a/../../x', content: '' }] },
+      { env: { 'A=B': '1' } },
+    ]
+    for (const [n, more] of wrong.entries()) {
+      const refused = await failure(runJob({ pool: 'untouched', job: { command: 'true', ...more } }))
+      await holder.job('true', more)
+      for (const problem of [refused, await holder.outcome(n + 1)])
+        expect(problem).toMatchObject({ code: 'InvalidRequest', message: expect.stringMatching(/^job\.\w+/) })
+    }
+    expect((await pool.status()).grants).toEqual({ warm: 0, standby: 0, cold: 0 })
+    await holder.finish()
+  })
+
   test('a job of 3 MiB fails typed in the caller, whose workflow goes on', async () => {
     await world.pool('large')
     const handle = await world.start<string>('largeJob', [{ pool: 'large', bytes: 3 * 1024 * 1024 }])
@@ -273,7 +306,7 @@ describe('pools and budgets', () => {
     await holder.job('true')
     await holder.nth(1)
     const refused = await failure(pool.handle.executeUpdate(UPDATE.delete, { args: [{ v: 1 }] }))
-    expect(refused.message).toMatch(/1 live leases.*force/)
+    expect(refused.message).toMatch(/1 live lease and 0 waiting requests.*force/)
     await pool.handle.executeUpdate(UPDATE.delete, { args: [{ v: 1, force: true }] })
     expect(await pool.handle.result()).toMatchObject({ end: 'deleted' })
     await holder.job('true')

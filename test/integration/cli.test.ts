@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { homedir, tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -89,6 +89,10 @@ test('dev says what it started, and other commands find it', async () => {
     { name: 'warm', outcome: 'created' },
   ])
   expect((await fetch(ready.uiUrl)).status).toBe(200)
+  for (const name of readdirSync(ready.dir, { recursive: true, encoding: 'utf8' })) {
+    const entry = statSync(join(ready.dir, name), { throwIfNoEntry: false })
+    if (entry?.isFile()) expect((entry.mode & 0o077).toString(8), name).toBe('0')
+  }
   const list = await waitUntil('the pool is listed', async () => {
     const ended = await cli(['pool', 'list'])
     return ended.stdout.toString().includes('cpu') ? ended : null
@@ -135,8 +139,8 @@ test('apply creates, changes and leaves alone; describe, resize and delete', asy
   for (const name of ['p1', 'p2'])
     expect((await cli(['pool', 'delete', name])).stdout.toString()).toBe(`${name}: deleted\n`)
   const gone = await cli(['pool', 'describe', 'p1'])
-  expect(gone.code).toBe(64)
-  expect(gone.stderr).toMatch(/pool 'p1' was deleted \[PoolNotFound\]/)
+  expect(gone.code).toBe(68)
+  expect(gone.stderr).toMatch(/pool 'p1' was deleted \(.*\) \[PoolNotFound\]\nhint: .*pools here: .*cpu/)
 })
 
 test.each([['-1'], ['1000000000'], ['1.5'], ['1e400'], ['many']])(
@@ -158,13 +162,13 @@ test('a pool file with unknown keys and two pools of one name changes nothing', 
   expect(ended.stderr).toContain(`${file}:3: pools[0].budgett: unknown key "budgett"`)
   expect(ended.stderr).toContain("hint: did you mean 'budget'?")
   expect(ended.stderr).toContain(`${file}:5: pools[1].name: two pools have the name "x1"`)
-  expect((await cli(['pool', 'describe', 'x1'])).code).toBe(64)
+  expect((await cli(['pool', 'describe', 'x1'])).code).toBe(68)
 })
 
 test('run streams both outputs in order while the job runs, and returns its exit code', async () => {
   const gate = join(home, 'gate')
   const script = `echo one; echo two >&2; while ! [ -e ${gate} ]; do sleep 0.05; done; printf three; exit 7`
-  const running = startCli(['run', '--pool', 'cpu', '--', 'sh', '-c', script], env)
+  const running = startCli(['run', '--quiet', '--pool', 'cpu', '--', 'sh', '-c', script], env)
   await running.until('stdout', 'one\n')
   await running.until('stderr', 'two\n')
   writeFileSync(gate, '')
@@ -175,7 +179,12 @@ test('run streams both outputs in order while the job runs, and returns its exit
 })
 
 test('run copies bytes exactly, also those that are no text and more than a result holds', async () => {
-  const ended = await run(['--shell', '--', 'head -c 700000 /dev/urandom > f; sha256sum < f >&2; cat f'])
+  const ended = await run([
+    '--quiet',
+    '--shell',
+    '--',
+    'head -c 700000 /dev/urandom > f; sha256sum < f >&2; cat f',
+  ])
   expect(ended.code).toBe(0)
   expect(ended.stdout).toHaveLength(700_000)
   expect(ended.stderr.slice(0, 64)).toBe(createHash('sha256').update(ended.stdout).digest('hex'))
@@ -214,6 +223,8 @@ test.each([
     64,
     'InvalidRequest',
   ],
+  ['a folder outside of the work folder', ['--cwd', '../x', '--', 'true'], 64, 'InvalidRequest'],
+  ['a variable that no shell accepts', ['--env', 'A B=1', '--', 'true'], 64, 'Usage'],
 ])('run with %s is a typed failure', async (_, args, code, type) => {
   const ended = await run(args)
   expect(ended.code, ended.stderr).toBe(code)
@@ -221,13 +232,45 @@ test.each([
   expect(ended.stderr).toMatch(new RegExp(`error: .+\\[${type}\\]\\nhint: .+`))
 })
 
-test('run on an unknown pool', async () => {
-  const ended = await cli(['run', '--pool', 'nope', '--json', '--', 'true'])
-  expect(ended.code).toBe(64)
+test('run on an unknown pool: what was meant, and which pools there are on which server', async () => {
+  const ended = await cli(['run', '--pool', 'cpv', '--json', '--', 'true'])
+  expect(ended.code).toBe(68)
   expect(JSON.parse(ended.stdout.toString())).toMatchObject({
     v: 1,
-    error: { code: 'PoolNotFound', origin: 'caller' },
+    error: { code: 'PoolNotFound', origin: 'caller', details: { pool: 'cpv' }, exitCode: 68 },
   })
+  expect(ended.stderr).toContain(
+    `there is no pool 'cpv' in this namespace (namespace default at ${ready.address}, `,
+  )
+  expect(ended.stderr).toMatch(/hint: did you mean 'cpu'\? .*pool apply -f FILE \(pools here: cpu, .*warm/)
+})
+
+test('a job that waits says why, where it stands and what helps, and says so again when that changes', async () => {
+  await cli(['pool', 'apply', '-f', poolFile('pools: [{ name: busy, budget: 1, keepAlive: 1s }]')])
+  const gate = join(home, 'busy-gate')
+  const hold = `echo held; while ! [ -e ${gate} ]; do sleep 0.05; done`
+  const holder = startCli(['run', '--pool', 'busy', '--caller', 'me', '--shell', '--', hold], env)
+  await holder.until('stdout', 'held')
+  const first = startCli(['run', '--pool', 'busy', '--', 'echo', 'first'], env)
+  await first.until(
+    'stderr',
+    /^firepool: waiting for a pod of busy \(BudgetExhausted, place 1 of 1 in the queue, /,
+  )
+  expect(first.stderr()).toMatch(/: all 1 of the budget are held; .*firepool pool resize busy --budget N\n$/)
+  const slot = startCli(['run', '--pool', 'busy', '--caller', 'me', '--json', '--', 'true'], env)
+  await slot.until('stderr', /\(SlotBusy, place 2 of 2 in the queue, .*--slot/)
+  const quiet = startCli(['run', '--pool', 'busy', '--quiet', '--', 'true'], env)
+  await cli(['pool', 'pause', 'busy'])
+  await first.until(
+    'stderr',
+    /\(PoolPaused, place 1 of \d .*: an operator paused .*firepool pool resume busy\n$/,
+  )
+  writeFileSync(gate, '')
+  await cli(['pool', 'resume', 'busy'])
+  expect((await first.ended).stdout.toString()).toBe('first\n')
+  expect(JSON.parse((await slot.ended).stdout.toString())).toMatchObject({ result: { exitCode: 0 } })
+  expect(await quiet.ended).toMatchObject({ code: 0, stderr: '' })
+  expect(await holder.ended).toMatchObject({ code: 0, stderr: '' })
 })
 
 test('a job of 3 MiB is refused, by a file and by standard input', async () => {
@@ -271,11 +314,39 @@ test('a pool with a live lease is deleted only with --force', async () => {
   const refused = await cli(['pool', 'delete', 'held'])
   expect(refused.code).toBe(3)
   expect(refused.stderr).toMatch(
-    /pool held has 1 live leases and 0 waiting requests \[LiveLeases\]\nhint: .*--force/,
+    /pool held has 1 live lease and 0 waiting requests \[LiveLeases\]\nhint: .*--force/,
   )
   expect((await statusOf('held')).leases).toBe(1)
   expect((await cli(['pool', 'delete', 'held', '--force'])).code).toBe(0)
   expect((await running.ended).code).not.toBe(0)
+})
+
+test('every failure has the same fields as JSON', async () => {
+  await cli(['pool', 'apply', '-f', poolFile('pools: [{ name: fields, budget: 1 }]')])
+  const running = startCli(['run', '--pool', 'fields', '--shell', '--', 'echo started; sleep 600'], env)
+  await running.until('stdout', 'started')
+  const cases: [string, string[]][] = [
+    ['Usage', ['pool', 'describe', '--json']],
+    ['InvalidRequest', ['pool', 'describe', 'A_', '--json']],
+    ['PoolNotFound', ['pool', 'describe', 'nope', '--json']],
+    ['InvalidPoolFile', ['pool', 'apply', '--json', '-f', poolFile('pools: [{ nam: 1 }]')]],
+    ['InvalidPoolFile', ['pool', 'apply', '--json', '-f', '/nonexistent.yaml']],
+    ['LiveLeases', ['pool', 'delete', 'fields', '--json']],
+    ['DevRunning', ['dev', '--json']],
+    ['StateFolder', ['dev', '--json', '--dir', join(poolFile(''), 'below-a-file')]],
+    ['PortTaken', ['dev', '--json', '--dir', join(home, 'other'), '--port', ready.address.split(':')[1]!]],
+    ['NoServer', ['pool', 'list', '--json', '--address', '127.0.0.1:1']],
+    ['NoNamespace', ['pool', 'describe', 'cpu', '--json', '--namespace', 'nowhere']],
+  ]
+  for (const [code, args] of cases) {
+    const { stdout, stderr } = await cli(args)
+    const { error } = JSON.parse(stdout.toString()) as { error: Record<string, unknown> }
+    expect(error.code, stderr).toBe(code)
+    expect(Object.keys(error)).toEqual(['code', 'origin', 'message', 'hint', 'details', 'exitCode'])
+    expect(error.hint, code).toMatch(/./)
+  }
+  running.kill('SIGINT')
+  await running.ended
 })
 
 test('usage errors: 64, with a suggestion', async () => {
@@ -301,6 +372,19 @@ test('no server, and a server without a worker, are said at once', async () => {
   const nobody = await cli(['pool', 'list', '--address', `127.0.0.1:${port}`])
   expect(nobody.code).toBe(69)
   expect(nobody.stderr).toMatch(/\[NoServer\]\nhint: start one with firepool dev/)
+  const unasked = await cli([
+    'run',
+    '--pool',
+    'cpu',
+    '--address',
+    `127.0.0.1:${port}`,
+    '--cwd',
+    '/etc',
+    'true',
+  ])
+  expect(unasked.stderr, 'what is wrong in any case needs no server').toMatch(
+    /--cwd "\/etc" leaves the work folder/,
+  )
   const strange = await run(['--namespace', 'nowhere', '--', 'true'])
   expect(strange.code).toBe(69)
   expect(strange.stderr).toMatch(/no namespace 'nowhere' \[NoNamespace\]|\[NoWorker\]/)

@@ -1,6 +1,6 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { chmodSync, existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
@@ -8,7 +8,8 @@ import { pathToFileURL } from 'node:url'
 import { Client, Connection } from '@temporalio/client'
 import { afterAll, afterEach, beforeAll, expect, test, vi } from 'vitest'
 import { SEARCH_ATTRIBUTE } from '../../src/contract/index.js'
-import { type DevServer, freePort, openServer, startDevServer } from '../../src/server/dev-server.js'
+import { type DevServer, openServer, PortConflictError, startDevServer } from '../../src/server/dev-server.js'
+import { freePort } from '../../src/server/free-port.js'
 import { withProcessLock } from '../../src/server/process-lock.js'
 import { type ResolvedBinary, resolveBinary } from '../../src/server/resolve.js'
 import { ensureSearchAttributes, readFeatures } from '../../src/server/search-attributes.js'
@@ -128,8 +129,45 @@ test('a port that is taken: ours are chosen anew, a given one is an error with t
   await once(holder, 'listening')
   const error = (await start({ port }).catch((e: unknown) => e)) as Error
   holder.close()
+  expect(error).toBeInstanceOf(PortConflictError)
   expect(error.message).toContain('ended early')
   expect(error.message).toContain(String(port))
+})
+
+test('a preferred port that somebody takes between the look and the bind: another one is chosen', async () => {
+  const port = await freePort()
+  const lost = join(folder, 'lost')
+  const path = join(folder, 'racing')
+  // What the server says when it loses the race, once.
+  writeFileSync(
+    path,
+    `#!/bin/sh
+if [ ! -e ${lost} ]; then touch ${lost}; echo "listen tcp 127.0.0.1:${port}: bind: address already in use" >&2; exit 1; fi
+exec ${binary.path} "$@"
+`,
+  )
+  chmodSync(path, 0o755)
+  const racing: ResolvedBinary = { ...binary, path }
+  const server = await start({ binary: racing, preferred: { port }, uiPort: 0 })
+  expect(server.address).not.toBe(`127.0.0.1:${port}`)
+  const unrivalled = await start({ preferred: { port } })
+  expect(unrivalled.address).toBe(`127.0.0.1:${port}`)
+})
+
+test('a given port that another Temporal server has: its answer is not taken for ours, however slow ours is', async () => {
+  const other = await start()
+  const path = join(folder, 'slow')
+  writeFileSync(path, `#!/bin/sh\nsleep 1\nexec ${binary.path} "$@"\n`)
+  chmodSync(path, 0o755)
+  const port = Number(other.address.split(':')[1])
+  await expect(start({ port, binary: { ...binary, path } })).rejects.toBeInstanceOf(PortConflictError)
+})
+
+test('the log is for its owner alone, also one that was there before', async () => {
+  const logFile = join(folder, 'shared.log')
+  writeFileSync(logFile, 'older\n', { mode: 0o644 })
+  await start({ logFile })
+  expect(statSync(logFile).mode & 0o777).toBe(0o600)
 })
 
 test('a binary that dies early: the error has the tail of its log', async () => {

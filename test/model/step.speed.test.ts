@@ -96,6 +96,7 @@ const ANSWERS: Record<EffectKind, EffectResult> = {
   drain: { kind: 'drained', drained: false, useSeq: 1, idleMs: 0 },
   revoke: { kind: 'revoked' },
   deliver: { kind: 'delivered', useSeq: 0 },
+  announce: { kind: 'announced' },
   notify: { kind: 'notified' },
   describe: { kind: 'described', closed: [] },
 }

@@ -83,6 +83,10 @@ export class World {
   readonly effects: Effect[] = []
   /** grants that reached their holder, newest last */
   readonly grants = new Map<string, Grant[]>()
+  /** grants that reached the lease workflow, for its page */
+  readonly announced = new Map<string, Grant[]>()
+  /** lease workflows that somebody terminated */
+  readonly goneLeases = new Set<string>()
   /** ends that reached the lease workflow or a token */
   readonly ends = new Map<string, LeaseEnd[]>()
   readonly closedHolders = new Set<string>()
@@ -315,6 +319,10 @@ export class World {
         return backend.revoke(effect.pod, effect.epoch, this.now)
       case 'deliver':
         return this.deliver(effect)
+      case 'announce':
+        if (this.goneLeases.has(effect.leaseWorkflowId)) return { kind: 'holderGone' }
+        push(this.announced, effect.grant.leaseId, effect.grant)
+        return { kind: 'announced' }
       case 'notify':
         if (effect.token !== null) this.tokens.delete(effect.token)
         push(this.ends, effect.end.leaseId, effect.end)

@@ -28,7 +28,17 @@ export interface Running {
 
 /** The real CLI as a process of its own. Standard input is what is given, else closed. */
 export function startCli(args: readonly string[], env: NodeJS.ProcessEnv, input?: string | Buffer): Running {
-  const child = spawn(process.execPath, [MAIN, ...args], {
+  return startScript(MAIN, args, env, input)
+}
+
+/** A JavaScript file as a process of its own. */
+export function startScript(
+  file: string,
+  args: readonly string[],
+  env: NodeJS.ProcessEnv,
+  input?: string | Buffer,
+): Running {
+  const child = spawn(process.execPath, [file, ...args], {
     env,
     stdio: [input === undefined ? 'ignore' : 'pipe', 'pipe', 'pipe'],
   })

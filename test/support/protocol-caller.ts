@@ -298,7 +298,7 @@ export class Callers implements Holders {
     return true
   }
 
-  grantToLease(leaseWorkflowId: string): boolean {
+  isLeaseOpen(leaseWorkflowId: string): boolean {
     return this.children.get(leaseWorkflowId)?.closed === false
   }
 

@@ -20,7 +20,7 @@ import type { Simulation } from './simulation.js'
 /** Where the pool's messages go. Each answers whether somebody was there. */
 export interface Holders {
   grantToRun(runId: string, grant: Grant): boolean
-  grantToLease(leaseWorkflowId: string, grant: Grant): boolean
+  isLeaseOpen(leaseWorkflowId: string): boolean
   endToLease(leaseWorkflowId: string, end: LeaseEnd): void
   complete(token: string, what: { grant: Grant } | { end: LeaseEnd }): boolean
   isOpen(runId: string, leaseWorkflowId: string): boolean
@@ -142,6 +142,8 @@ export class ModelPool {
       }
       case 'deliver':
         return this.deliver(effect)
+      case 'announce':
+        return { kind: this.holders.isLeaseOpen(effect.leaseWorkflowId) ? 'announced' : 'holderGone' }
       case 'notify': {
         const { token, leaseWorkflowId, end } = effect
         if (token !== null) this.holders.complete(token, { end })
@@ -184,7 +186,6 @@ export class ModelPool {
     }
     pod.ownerHash = ownerHash
     const { useSeq } = bound.reply
-    if (!this.holders.grantToLease(effect.leaseWorkflowId, grant)) return { kind: 'holderGone' }
     if (effect.replyTo === 'signal')
       return this.holders.grantToRun(holder.runId, grant)
         ? { kind: 'delivered', useSeq }

@@ -1,7 +1,6 @@
 import { Command, InvalidArgumentError, Option } from 'commander'
 import { DEFAULT_SPEED, MAX_SPEED, QUICK_SPEED } from '../../demo/plan.js'
 import { runDemo } from '../../demo/run.js'
-import { EXIT } from '../exit-code.js'
 import { CliError, splitMessage } from '../failure.js'
 import { onOutputClosed } from '../terminal.js'
 
@@ -50,7 +49,7 @@ export function demoCommand(): Command {
 /** @throws CliError with the cause and the remedy of an error that ended the demo */
 function demoFailed(error: Error): never {
   const { why, remedy } = splitMessage(error.message)
-  throw new CliError('DemoFailed', why, remedy ?? '', EXIT.internal)
+  throw new CliError('DemoFailed', why, remedy ?? 'run it again; FIREPOOL_DEBUG=1 shows where it failed')
 }
 
 function wholeNumber(text: string): number {

@@ -10,7 +10,7 @@ import { asOnlyDev, makeStateFolder, stateFolder } from '../state-folder.js'
 import { renderFacts } from '../table.js'
 import { Teardown } from '../teardown.js'
 import { onOutputClosed, paint, printFailure, printJson, printNote, printOut } from '../terminal.js'
-import { outcomeLine } from './pool-apply.js'
+import { outcomeJson, outcomeLine } from './pool-apply.js'
 
 const HELP = `
 Starts a Temporal server with its UI (or uses that of TEMPORAL_ADDRESS), a worker and pools of local pods, and runs
@@ -111,7 +111,7 @@ function show({ server, outcomes, searchAttributes }: DevSession, dir: string, j
   if (searchAttributes) printNote(`note: ${searchAttributes}`)
   for (const { error } of outcomes) if (error !== undefined) printFailure(reportOf(error), false)
   if (json) {
-    const pools = outcomes.map(({ spec, outcome }) => ({ name: spec.name, outcome, spec }))
+    const pools = outcomes.map(outcomeJson)
     printJson({ v: 1, address, namespace, uiUrl, dir, server: server.description, pools })
     return
   }

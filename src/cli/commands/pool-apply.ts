@@ -2,7 +2,7 @@ import { Command } from 'commander'
 import type { FirepoolClient } from '../../client/index.js'
 import type { PoolSpec, PoolStatus } from '../../contract/index.js'
 import { addServerOptions, type ServerOptions, withFirepool } from '../connection.js'
-import { reportOf } from '../failure.js'
+import { errorJson, reportOf } from '../failure.js'
 import { readPoolFile } from '../pool-file.js'
 import { startDelayLine } from '../pool-view.js'
 import { printFailure, printJson, printOut } from '../terminal.js'
@@ -27,7 +27,7 @@ export function poolApplyCommand(): Command {
   const command = new Command('apply')
     .description('create the pools of a file, or change those that are there')
     .requiredOption('-f, --file <file>', "YAML file with pools; '-' for standard input")
-    .option('--json', 'print { v, pools: [{ name, outcome, spec }] }')
+    .option('--json', 'print { v, pools: [{ name, outcome, spec, error? }] }')
     .addHelpText('after', HELP)
     .action(apply)
   return addServerOptions(command)
@@ -77,12 +77,12 @@ export function outcomeLine({ spec, outcome, status }: PoolOutcome): string {
   return parts.join(', ')
 }
 
-function outcomeJson({ spec, outcome, error }: PoolOutcome) {
-  const failure = error === undefined ? undefined : reportOf(error)
+/** For `--json`. */
+export function outcomeJson({ spec, outcome, error }: PoolOutcome) {
   return {
     name: spec.name,
     outcome,
     spec,
-    ...(failure ? { error: { code: failure.code, message: failure.why, hint: failure.remedy } } : {}),
+    ...(error === undefined ? {} : { error: errorJson(reportOf(error)) }),
   }
 }

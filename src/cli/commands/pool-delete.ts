@@ -1,9 +1,8 @@
 import { createInterface } from 'node:readline/promises'
 import { Command } from 'commander'
 import type { FirepoolClient } from '../../client/index.js'
-import { FirepoolError, type PoolStatus } from '../../contract/index.js'
+import { counted, FirepoolError, type PoolStatus } from '../../contract/index.js'
 import { addServerOptions, type ServerOptions, withFirepool } from '../connection.js'
-import { EXIT } from '../exit-code.js'
 import { CliError } from '../failure.js'
 import { printJson, printNote, printOut } from '../terminal.js'
 
@@ -48,7 +47,7 @@ async function deleteNow(firepool: FirepoolClient, name: string, force: boolean)
   let shown = ''
   const onProgress = (status: PoolStatus) => {
     const left = Object.values(status.pods).reduce((sum, count) => sum + count, 0)
-    const line = `${name}: ${left} pods left`
+    const line = `${name}: ${counted(left, 'pod')} left`
     if (line !== shown && left > 0) printNote(line)
     shown = line
   }
@@ -65,9 +64,9 @@ function liveLeases(name: string, { problem }: FirepoolError): CliError {
   const { leases, waiting } = problem.details!
   return new CliError(
     'LiveLeases',
-    `pool ${name} has ${leases} live leases and ${waiting} waiting requests`,
+    `pool ${name} has ${counted(leases!, 'live lease')} and ${counted(waiting!, 'waiting request')}`,
     `wait, let it run dry with firepool pool drain ${name}, or delete it with --force (their jobs are then killed)`,
-    EXIT.refused,
+    problem.details,
   )
 }
 
@@ -76,11 +75,11 @@ async function ask(name: string, { leases, queue }: PoolStatus): Promise<void> {
   const terminal = createInterface({ input: process.stdin, output: process.stderr })
   try {
     const answer = await terminal.question(
-      `Delete pool ${name} (${leases} live leases, ${waiting} waiting requests)? Type yes: `,
+      `Delete pool ${name} (${counted(leases, 'live lease')}, ${counted(waiting, 'waiting request')})? Type yes: `,
     )
     if (/^y(es)?$/i.test(answer.trim())) return
   } finally {
     terminal.close()
   }
-  throw new CliError('NotConfirmed', `pool ${name} was not deleted`, 'answer yes, or use --yes', EXIT.refused)
+  throw new CliError('NotConfirmed', `pool ${name} was not deleted`, 'answer yes, or use --yes')
 }

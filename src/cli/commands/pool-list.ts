@@ -1,6 +1,6 @@
 import { Command } from 'commander'
 import { addServerOptions, type ServerOptions, withFirepool } from '../connection.js'
-import { reportOf } from '../failure.js'
+import { errorJson, reportOf } from '../failure.js'
 import { renderPoolList } from '../pool-view.js'
 import { printFailure, printJson, printNote, printOut } from '../terminal.js'
 
@@ -25,7 +25,7 @@ async function list(options: ServerOptions & { json?: boolean }): Promise<void> 
     const pools = entries.map(({ pool, status, error }) => ({
       name: pool,
       status,
-      ...(error ? { error: { code: reportOf(error).code, message: error.message } } : {}),
+      ...(error ? { error: errorJson(reportOf(error)) } : {}),
     }))
     printJson({ v: 1, pools })
   } else if (entries.length === 0)

@@ -1,6 +1,6 @@
 import { Command } from 'commander'
 import type { FirepoolClient } from '../../client/index.js'
-import type { PoolStatus } from '../../contract/index.js'
+import { counted, type PoolStatus } from '../../contract/index.js'
 import { addServerOptions, type ServerOptions, withFirepool } from '../connection.js'
 import { printJson, printOut } from '../terminal.js'
 
@@ -43,7 +43,7 @@ export function poolModeCommands(): Command[] {
       .action(async (pool: string, options: ServerOptions & { json?: boolean }) => {
         const status = await withFirepool(options, ({ firepool }) => ask(firepool, pool))
         if (options.json) printJson({ v: 1, status })
-        else printOut(`${pool}: ${status.mode}; ${effect} (${status.leases} leases now)`)
+        else printOut(`${pool}: ${status.mode}; ${effect} (${counted(status.leases, 'lease')} now)`)
       })
     return addServerOptions(command)
   })

@@ -1,5 +1,15 @@
 import { Command } from 'commander'
-import { FirepoolError, type JobSpec, problem, type RunJobInput } from '../../contract/index.js'
+import type { RunJobOptions } from '../../client/index.js'
+import {
+  type Checked,
+  checkJob,
+  checkWorkPath,
+  FirepoolError,
+  type JobResult,
+  type JobSpec,
+  problem,
+  type RunJobInput,
+} from '../../contract/index.js'
 import { collect, parseDuration, parseNumber } from '../arguments.js'
 import {
   addServerOptions,
@@ -13,12 +23,14 @@ import { usageError } from '../failure.js'
 import { takeInterrupts } from '../interrupt.js'
 import { JobConsole } from '../job-console.js'
 import { parseEnv, readFiles, readStdin } from '../job-input.js'
-import { printJson, printNote } from '../terminal.js'
+import { printable, printJson, printNote } from '../terminal.js'
+import { waitNote } from '../wait-note.js'
 
 const HELP = `
 The output comes as the job writes it, exactly. What is piped in is the job's standard input. Without --caller each
 run has a caller of its own, so that its pod is used by nobody else; with --caller later runs find their pod warm,
-with its work folder as they left it. Ctrl-C cancels the job and waits for its end.
+with its work folder as they left it. While it waits for a pod, standard error says why. Ctrl-C cancels the job and
+waits for its end.
 
 Examples:
   firepool run --pool cpu -- python3 -c 'print(6 * 7)'
@@ -40,6 +52,7 @@ interface RunOptions extends ServerOptions {
   cwd?: string
   shell?: boolean
   stdin: boolean
+  quiet?: boolean
   json?: boolean
 }
 
@@ -62,6 +75,7 @@ export function runCommand(): Command {
     .option('--cwd <folder>', 'where to run it, relative to the work folder')
     .option('-s, --shell', 'the command is a text for /bin/sh -c')
     .option('--no-stdin', 'leave standard input alone')
+    .option('-q, --quiet', 'do not say on standard error why the job waits')
     .option('--json', 'print one object at the end, { v, pool, workflowId, result }, and no output before')
     .addHelpText('after', HELP)
     .addHelpText('after', EXIT_HELP_RUN)
@@ -72,9 +86,10 @@ export function runCommand(): Command {
 
 async function run(words: string[], options: RunOptions): Promise<void> {
   const job = await jobOf(words, options)
+  accepted(checkJob(job))
   const input: RunJobInput = { v: 1, pool: options.pool, ...acquireOf(options), job }
   process.exitCode = await withFirepool(options, (open) =>
-    options.json ? runJson(open, input) : runLive(open, input),
+    options.json ? runJson(open, input, options) : runLive(open, input, options),
   )
 }
 
@@ -86,11 +101,17 @@ async function jobOf(words: string[], options: RunOptions): Promise<JobSpec> {
   if (Object.keys(env).length > 0) job.env = env
   const files = readFiles(options.file)
   if (files.length > 0) job.files = files
-  if (options.cwd !== undefined) job.cwd = options.cwd
+  if (options.cwd !== undefined) job.cwd = accepted(checkWorkPath(options.cwd, '--cwd', 'folder'))
   if (options.timeout !== undefined) job.timeout = options.timeout
   const stdin = options.stdin ? await readStdin() : undefined
   if (stdin !== undefined) job.stdin = stdin
   return job
+}
+
+/** What no pod would take is refused before one is asked for. @throws FirepoolError */
+function accepted<T>({ value, problem: wrong }: Checked<T>): T {
+  if (wrong) throw new FirepoolError(wrong)
+  return value as T
 }
 
 function acquireOf(options: RunOptions): Partial<RunJobInput> {
@@ -99,13 +120,14 @@ function acquireOf(options: RunOptions): Partial<RunJobInput> {
   return Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined))
 }
 
-async function runJson(open: OpenClient, input: RunJobInput): Promise<number> {
+async function runJson(open: OpenClient, input: RunJobInput, { quiet }: RunOptions): Promise<number> {
   let workflowId = ''
   const interrupt = interrupts()
   try {
-    const result = await start(open, input, interrupt.signal, (id) => {
+    const onStarted = (id: string) => {
       workflowId = id
-    })
+    }
+    const result = await start(open, input, { signal: interrupt.signal, onStarted, ...waitNotes(quiet) })
     printJson({ v: 1, pool: input.pool, workflowId, result })
     return exitCodeOfJob(result)
   } finally {
@@ -113,14 +135,14 @@ async function runJson(open: OpenClient, input: RunJobInput): Promise<number> {
   }
 }
 
-async function runLive(open: OpenClient, input: RunJobInput): Promise<number> {
+async function runLive(open: OpenClient, input: RunJobInput, { quiet }: RunOptions): Promise<number> {
   const interrupt = interrupts()
   const gone = new AbortController()
   const output = await JobConsole.open(() => gone.abort())
   try {
     const job = { ...input.job, outputTo: output.url }
     const signal = AbortSignal.any([interrupt.signal, gone.signal])
-    const result = await start(open, { ...input, job }, signal)
+    const result = await start(open, { ...input, job }, { signal, ...waitNotes(quiet) })
     const exact = await output.finish(result)
     if (gone.signal.aborted) return EXIT.pipeClosed
     const exitCode = exitCodeOfJob(result)
@@ -138,12 +160,18 @@ async function runLive(open: OpenClient, input: RunJobInput): Promise<number> {
 async function start(
   open: OpenClient,
   input: RunJobInput,
-  signal: AbortSignal,
-  onStarted: (workflowId: string) => void = () => {},
-) {
+  options: RunJobOptions & { signal: AbortSignal },
+): Promise<JobResult> {
   await requireWorker(open)
-  if (signal.aborted) throw new FirepoolError(problem('Cancelled', 'the job was cancelled before it began'))
-  return open.firepool.runJob(input, { signal, onStarted })
+  if (options.signal.aborted)
+    throw new FirepoolError(problem('Cancelled', 'the job was cancelled before it began'))
+  return open.firepool.runJob(input, options)
+}
+
+/** Says on standard error why the job waits, also with --json: that is for standard output. */
+function waitNotes(quiet = false): Pick<RunJobOptions, 'onWaiting'> {
+  if (quiet) return {}
+  return { onWaiting: (waiting) => printNote(printable(`firepool: ${waitNote(waiting, Date.now())}`)) }
 }
 
 /** The first Ctrl-C cancels, the second one does not wait for the job's end. */
