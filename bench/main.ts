@@ -1,8 +1,11 @@
 /** `npm run bench -- NAME [--json]`: benchmarks. JSON goes to standard output alone, all else to standard error. */
-import { DEFAULTS, quiet, warmPath } from './warm-path.js'
+import * as lease from './lease.js'
+import { DEFAULTS, warmPath } from './warm-path.js'
+import { quiet } from './world.js'
 
 const BENCHMARKS: Record<string, () => Promise<unknown>> = {
   'warm-path': () => warmPath(optionsOf(DEFAULTS)),
+  lease: () => lease.lease(optionsOf(lease.DEFAULTS)),
 }
 
 /** `--serial=50` and so on: any number of a benchmark's defaults. */

@@ -1,29 +1,8 @@
-import { fork } from 'node:child_process'
 import { readFileSync } from 'node:fs'
-import { mkdtemp, rm } from 'node:fs/promises'
-import http from 'node:http'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import type { Client } from '@temporalio/client'
-import {
-  DefaultLogger,
-  makeTelemetryFilterString,
-  NativeConnection,
-  Runtime,
-  Worker,
-} from '@temporalio/worker'
-import {
-  checkPoolSpec,
-  type PoolStatus,
-  poolWorkflowId,
-  QUERY,
-  QUEUE,
-  WORKFLOW,
-} from '../dist/contract/index.js'
-import { startDevServer } from '../dist/server/dev-server.js'
-import { startFirepoolWorker } from '../dist/worker.js'
+import { poolWorkflowId, WORKFLOW } from '../dist/contract/index.js'
 import { machine, quantile, round } from './report.js'
+import { type BenchWorld, createPool, log, run, withBenchWorld } from './world.js'
 
 export interface WarmPathOptions {
   /** serial ops of each kind */
@@ -37,77 +16,15 @@ export interface WarmPathOptions {
 
 export const DEFAULTS: WarmPathOptions = { serial: 200, perCaller: 60, callers: 20, rounds: 4, leases: 160 }
 
-const log = (text: string) => process.stderr.write(`${text}\n`)
-
-/** Everything alternates within one run, so that what the machine does meanwhile hits all alike. */
 export async function warmPath(options: WarmPathOptions) {
-  const dir = await mkdtemp(join(tmpdir(), 'firepool-bench-'))
-  const server = await startDevServer({ logFile: join(dir, 'server.log') })
-  const bareServer = fork(fileURLToPath(new URL('./bare-server.mjs', import.meta.url)))
-  const port = await new Promise<number>((resolve) => bareServer.once('message', (p) => resolve(p as number)))
-  const firepool = await startFirepoolWorker({
-    address: server.address,
-    namespace: server.namespace,
-    dir: join(dir, 'firepool'),
-  })
-  const connection = await NativeConnection.connect({ address: server.address })
-  const common = { connection, namespace: server.namespace }
-  const workers = await Promise.all([
-    Worker.create({
-      ...common,
-      taskQueue: 'bench',
-      workflowsPath: fileURLToPath(new URL('./workflows.ts', import.meta.url)),
-    }),
-    Worker.create({
-      ...common,
-      taskQueue: 'bench-activities',
-      activities: { postBare: bareActivity(port) },
-      maxConcurrentActivityTaskExecutions: 1_000,
-    }),
-  ])
-  const running = workers.map((worker) => worker.run())
-  try {
-    return {
-      machine: machine(server.description),
-      options,
-      ...(await measure({ client: firepool.client, serverPid: server.pid }, options)),
-    }
-  } finally {
-    for (const worker of workers) worker.shutdown()
-    await Promise.all(running)
-    // Pods last: a pool whose worker still runs would start new ones in their place.
-    await firepool.shutdown()
-    await firepool.backend.stopAll()
-    await connection.close()
-    bareServer.disconnect()
-    await server.stop()
-    await rm(dir, { recursive: true, force: true })
-  }
+  return await withBenchWorld(async (world) => ({
+    machine: machine(world.server),
+    options,
+    ...(await measure(world, options)),
+  }))
 }
 
-/** The activity of a: the same client side as Firepool's, without anything of Firepool. */
-function bareActivity(port: number) {
-  const agent = new http.Agent({ keepAlive: true, noDelay: true })
-  return () =>
-    new Promise((resolve, reject) => {
-      const request = http.request({ host: '127.0.0.1', port, method: 'POST', agent }, (response) => {
-        let text = ''
-        response.on('data', (chunk) => {
-          text += chunk
-        })
-        response.on('end', () => resolve(JSON.parse(text)))
-      })
-      request.on('error', reject)
-      request.end('{}')
-    })
-}
-
-interface Bench {
-  client: Client
-  serverPid: number
-}
-
-async function measure(bench: Bench, options: WarmPathOptions) {
+async function measure(bench: BenchWorld, options: WarmPathOptions) {
   const { client } = bench
   log('events of warm jobs in the history of their pool')
   const events = await eventsPerWarmJob(client, 100)
@@ -147,26 +64,11 @@ async function measure(bench: Bench, options: WarmPathOptions) {
   }
 }
 
-async function createPool(client: Client, name: string, spec: Record<string, unknown>): Promise<void> {
-  const checked = checkPoolSpec({ v: 1, name, keepAliveMs: '10m', ...spec })
-  if (checked.problem) throw new Error(checked.problem.message)
-  const handle = await client.workflow.start(WORKFLOW.pool, {
-    workflowId: poolWorkflowId(name),
-    taskQueue: QUEUE.workflows,
-    args: [{ v: 1, spec: checked.value }],
-  })
-  for (;;) {
-    const { standby } = await handle.query<PoolStatus>(QUERY.status)
-    if (standby.ready >= standby.target) return
-    await new Promise((resolve) => setTimeout(resolve, 100))
-  }
-}
-
 const BLOCKS = 10
 
 type Kind = 'a' | 'b' | 'c' | 'd'
 
-async function serialOps({ client, serverPid }: Bench, ops: number) {
+async function serialOps({ client, serverPid }: BenchWorld, ops: number) {
   const cpu: Record<Kind, CpuMs> = { a: zero(), b: zero(), c: zero(), d: zero() }
   const ms: Record<Kind, number[]> = { a: [], b: [], c: [], d: [] }
   const each = Math.ceil(ops / BLOCKS)
@@ -212,18 +114,6 @@ function runSerial(client: Client, kind: Kind, jobs: number, caller = 0) {
     case 'd':
       return run(client, 'runJobLoop', ['warm', 'bench-d', jobs])
   }
-}
-
-let runs = 0
-
-async function run(client: Client, workflow: string, args: unknown[]) {
-  const handle = await client.workflow.start(workflow, {
-    workflowId: `${workflow}-${++runs}`,
-    taskQueue: 'bench',
-    args,
-  })
-  await handle.result()
-  return handle
 }
 
 type Handle = Awaited<ReturnType<typeof run>>
@@ -298,7 +188,7 @@ async function timed(work: () => Promise<unknown>): Promise<number> {
 }
 
 /** Leases a second of one pool entity with standbys ready, against starts of empty children; as many callers each. */
-async function acquireOps({ client, serverPid }: Bench, { callers, leases }: WarmPathOptions) {
+async function acquireOps({ client, serverPid }: BenchWorld, { callers, leases }: WarmPathOptions) {
   // maxPods keeps the pool from replacing what is granted while it is measured: starting pods costs the cores that are measured.
   await createPool(client, 'acquire', { budget: leases, standby: leases, maxPods: leases })
   const each = Math.floor(leases / callers)
@@ -341,10 +231,4 @@ function cpuMs(serverPid: number): CpuMs {
 function addCpu(sum: CpuMs, from: CpuMs, to: CpuMs, ops: number): void {
   sum.workers = round(sum.workers + (to.workers - from.workers) / ops, 2)
   sum.server = round(sum.server + (to.server - from.server) / ops, 2)
-}
-
-export function quiet(): void {
-  // Forwarded: by itself the SDK's core writes to standard output, into the JSON of --json.
-  const logging = { forward: {}, filter: makeTelemetryFilterString({ core: 'ERROR', other: 'ERROR' }) }
-  Runtime.install({ logger: new DefaultLogger('ERROR'), telemetryOptions: { logging } })
 }

@@ -1,5 +1,5 @@
 /** Workflows of the benchmarks. Each op is what a user would do, and its bare counterpart. */
-import { executeChild, proxyActivities, workflowInfo } from '@temporalio/workflow'
+import { executeChild, proxyActivities, proxyLocalActivities, workflowInfo } from '@temporalio/workflow'
 import type { JobSpec } from '../dist/contract/job.js'
 import { openPool } from '../dist/workflows/caller.js'
 
@@ -58,4 +58,18 @@ export async function startLoop(starts: number): Promise<void> {
 export async function acquireLoop(pool: string, leases: number): Promise<void> {
   const { workflowId } = workflowInfo()
   for (let i = 0; i < leases; i++) await openPool(pool, { caller: `${workflowId}-${i}` }).acquire()
+}
+
+const bareLocal = proxyLocalActivities<BareActivities>({ startToCloseTimeout: '4s' })
+
+/** Bare local activities, one after the other. */
+export async function localLoop(jobs: number): Promise<void> {
+  for (let i = 0; i < jobs; i++) await bareLocal.postBare()
+}
+
+/** Short jobs on one held lease. */
+export async function shortLoop(pool: string, caller: string, jobs: number): Promise<void> {
+  const sandbox = openPool(pool, { caller })
+  await sandbox.acquire()
+  for (let i = 0; i < jobs; i++) await sandbox.run({ ...TRUE, short: true })
 }

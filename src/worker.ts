@@ -7,6 +7,7 @@ import { PAYLOAD_CONVERTER, workflowBundle } from './bundle.js'
 import { QUEUE } from './contract/names.js'
 import { createLocalBackend, type LocalBackend } from './local/index.js'
 import { ensureSearchAttributes } from './server/search-attributes.js'
+import { serveTokens } from './token/endpoint.js'
 import { createSigner, loadKeys } from './token/token.js'
 
 export interface FirepoolWorkerOptions {
@@ -81,6 +82,10 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
       maxConcurrentActivityTaskExecutions: 500,
     }),
   ])
+  const stopTokens = await serveTokens(dir, signer).catch((error: Error) => {
+    log?.(`short jobs run as every job does, because tokens cannot be served: ${error.message}`)
+    return () => Promise.resolve()
+  })
   const running = Promise.all(workers.map((worker) => worker.run()))
   const stopAll = () => {
     for (const worker of workers) if (worker.getState() === 'RUNNING') worker.shutdown()
@@ -93,6 +98,7 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
   )
   const closed = done.finally(async () => {
     backend.close()
+    await stopTokens()
     await native.close()
     // The client's connection is left open: closed under a call that waits for its next attempt it throws out of a timer
     // and ends the process. It does not keep the process alive.

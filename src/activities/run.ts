@@ -99,8 +99,8 @@ function detached(context: Context, error: CancelledFailure): ApplicationFailure
 async function postJob(runner: RunnerClient, input: CheckedRun, signal: AbortSignal): Promise<JobOutcome> {
   const { grant, jobId, job } = input
   const digest = jobDigest(job)
-  // An earlier attempt of this activity may have been accepted by the runner.
-  let mayHaveStarted = activityInfo().attempt > 1
+  // An earlier attempt, or a local activity before it, may have been accepted by the runner.
+  let mayHaveStarted = input.posted === true || activityInfo().attempt > 1
   let refused = 0
   // The runner ends a job at its limit. One that still says nothing long after that does not run any more.
   const silentAt = Date.now() + (durationMs(job.timeout) ?? TIMEOUT.jobMs) + SILENCE_MS

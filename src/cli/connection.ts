@@ -7,8 +7,9 @@ import {
   noWorker,
 } from '../client/index.js'
 import { DEFAULT_ADDRESS, DEFAULT_NAMESPACE } from '../server/connection.js'
+import { stateFolder } from '../state-folder.js'
 import { explainMissingPool } from './missing-pool.js'
-import { readDevFile, stateFolder } from './state-folder.js'
+import { readDevFile } from './state-folder.js'
 
 const CONNECT_LIMIT = '5s'
 

@@ -1,23 +1,9 @@
 import { readFileSync, realpathSync, renameSync, rmSync, writeFileSync } from 'node:fs'
-import { homedir } from 'node:os'
-import { join, resolve } from 'node:path'
+import { join } from 'node:path'
 import { identifySelf, isAlive } from '../local/process.js'
 import { makeFolder } from '../make-folder.js'
 import { withProcessLock } from '../server/process-lock.js'
 import { CliError } from './failure.js'
-
-/**
- * Where `firepool dev` and `firepool worker` keep what must outlive them (the broker's key, the pods' registry, logs) and
- * where other commands find a dev server: `--dir`, else `FIREPOOL_DIR`, else `$XDG_STATE_HOME/firepool`, else
- * `~/.local/state/firepool`. An absolute path; the folder may not exist yet.
- */
-export function stateFolder(option: string | undefined, env: NodeJS.ProcessEnv = process.env): string {
-  const given = option || env.FIREPOOL_DIR
-  if (given) return resolve(given)
-  // The XDG specification: a relative path is invalid and to be ignored.
-  if (env.XDG_STATE_HOME?.startsWith('/')) return join(env.XDG_STATE_HOME, 'firepool')
-  return join(env.HOME || homedir(), '.local', 'state', 'firepool')
-}
 
 /** Makes the folder; only its owner may read it. @returns its real path */
 export function makeStateFolder(dir: string): string {

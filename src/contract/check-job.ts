@@ -17,6 +17,7 @@ const JOB_FIELDS: Readonly<Record<keyof JobSpec, true>> = {
   files: true,
   collect: true,
   timeout: true,
+  short: true,
   outputTo: true,
 }
 const FILE_FIELDS = ['path', 'content', 'encoding', 'mode'] as const
@@ -59,6 +60,11 @@ export function checkJobFields(job: unknown): Checked<number> {
     present(job.files, (files) => checkEach(files, 'job.files', checkFile)),
     present(job.collect, (paths) =>
       checkEach(paths, 'job.collect', (path) => checkWorkPath(path, 'job.collect', 'file')),
+    ),
+    present(job.short, (short) =>
+      typeof short === 'boolean'
+        ? { value: short }
+        : invalid(`job.short is true or false, not ${shown(short)}`),
     ),
     present(job.outputTo, checkUrl),
   ]

@@ -14,7 +14,7 @@ const JOB_ID = /^[\x21-\x7e]{1,256}$/
  */
 export function checkRunInput(value: unknown, ownId: string): Checked<CheckedRun> {
   if (!isRecord(value)) return invalid(`firepool.run takes { grant, job }, not ${shown(value)}`)
-  const { v = 1, grant, job, jobId = ownId, releaseAfter } = withoutNulls(value)
+  const { v = 1, grant, job, jobId = ownId, releaseAfter, posted } = withoutNulls(value)
   if (v !== 1) return invalid(`this Firepool understands version 1 of the contract, not ${shown(v)}`)
   if (!isRecord(grant))
     return invalid(`grant is what firepool.awaitLease returned, handed on as it is, not ${shown(grant)}`)
@@ -34,10 +34,17 @@ export function checkRunInput(value: unknown, ownId: string): Checked<CheckedRun
       v: 1,
       grant: grant as unknown as Grant,
       jobId,
-      job: withoutNulls(job) as unknown as JobSpec,
+      job: forThePod(job),
       ...(releaseAfter ? { releaseAfter } : {}),
+      ...(posted === true ? { posted } : {}),
     },
   }
+}
+
+/** That a job is short concerns its caller alone: a pod of an earlier version need not know the word. */
+function forThePod(job: Record<string, unknown>): JobSpec {
+  const { short: _, ...rest } = withoutNulls(job)
+  return rest as unknown as JobSpec
 }
 
 /** Other SDKs write null for a field that is not set. */

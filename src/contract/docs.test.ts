@@ -122,11 +122,11 @@ function codeWords(): string[] {
   return [...words.map(([, word]) => word!), ...everyWaitReason()].filter((word) => !isOtherName(word))
 }
 
-/** Names of shapes on the wire, of error classes and of search attributes have the same form. */
+/** Names of shapes on the wire, of error classes (the SDK's too) and of search attributes have the same form. */
 function isOtherName(word: string): boolean {
   return /Request$/.test(word)
     ? !(word in ORIGIN_OF)
-    : word === 'RunnerUnreachable' || word in SEARCH_ATTRIBUTE
+    : ['RunnerUnreachable', 'NotFoundError'].includes(word) || word in SEARCH_ATTRIBUTE
 }
 
 test('ends of a lease and kinds of a grant are named', () => {

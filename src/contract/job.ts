@@ -27,6 +27,11 @@ export interface JobSpec {
   collect?: string[]
   /** time limit; default TIMEOUT.jobMs */
   timeout?: Duration
+  /**
+   * expected to end within 2 s: on a held lease it is run by a local activity of the caller's own worker, when that has
+   * Firepool's plugin; else, and when it takes longer, as every job
+   */
+  short?: boolean
   /** a URL to which the runner POSTs output as it comes (see runner-api.ts, OutputChunk) */
   outputTo?: string
 }

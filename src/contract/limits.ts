@@ -23,6 +23,8 @@ export const TIMEOUT = {
   podLifetimeGraceMs: 1 * HOUR,
   /** a runner that no broker spoke to for this long ends itself, jobs and all */
   brokerGoneMs: 15 * MINUTE,
+  /** a job declared short is a local activity for this long; then it goes on as a normal one */
+  shortJobMs: 2 * SECOND,
   /** SIGTERM to SIGKILL of a job's process group */
   killGraceMs: 2 * SECOND,
   /** heartbeat of firepool.run: a cancel arrives within 0.8 of it (measured: 2 s -> 0.44 s) */

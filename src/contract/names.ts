@@ -14,6 +14,9 @@ export const WORKFLOW = {
 
 export const ACTIVITY = {
   run: 'firepool.run',
+  /** local, of callers' own workers with the plugin: a short job on a held lease */
+  runShort: 'firepool.runShort',
+  cancelShort: 'firepool.cancelShort',
   /** for firepool.runJob alone: acquires and runs in one activity */
   runOnce: 'firepool.runOnce',
   awaitLease: 'firepool.awaitLease',

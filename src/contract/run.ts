@@ -1,5 +1,5 @@
 import type { Problem } from './errors.js'
-import type { JobResult, JobSpec } from './job.js'
+import type { JobOutcome, JobResult, JobSpec } from './job.js'
 import type { AcquireOptions, Grant, LeaseRequest } from './lease.js'
 
 /** Argument of the activity `firepool.run`: one job on a held lease. */
@@ -10,8 +10,34 @@ export interface RunInput {
   /** the idempotency key, {sandbox uuid4}/n in openPool; default: one for each activity, the same in all its attempts */
   jobId?: string
   job: JobSpec
+  /** the pod may have started it already: a call before this one may have reached it */
+  posted?: boolean
   /** send the release to the pool when the job is over (firepool.runJob) */
   releaseAfter?: 'keep' | 'retire'
+}
+
+/**
+ * What became of a short job: it `ended`, the pod `refused` it, or it `goesOn` and a normal activity attaches to it.
+ * `posted`: the pod may have started it.
+ */
+export type ShortOutcome =
+  | { v: 1; kind: 'ended'; outcome: JobOutcome }
+  | { v: 1; kind: 'refused'; problem: Problem }
+  | { v: 1; kind: 'goesOn'; posted: boolean; why: string }
+
+/** Argument of the local activity `firepool.cancelShort`. */
+export interface CancelShort {
+  v: 1
+  grant: Grant
+  jobId: string
+}
+
+/** Argument of the local activity `firepool.runShort`. */
+export interface ShortInput {
+  v: 1
+  grant: Grant
+  jobId: string
+  job: JobSpec
 }
 
 /** Argument of the activity `firepool.runOnce`: one job on a lease that it acquires itself. */

@@ -148,6 +148,8 @@ export class RunnerApp {
       if (route === undefined) throw new FirepoolError(noRoute(name))
       const token = this.#verify(req.headers.authorization, route.scopes, Date.now())
       if ('problem' in token) throw new FirepoolError(token.problem)
+      if (token.claims.scope === 'lease' && this.fence.isOtherLease(token.claims.epoch, token.claims.leaseId))
+        throw new FirepoolError(otherLease())
       this.#lastContactMs = performance.now()
       const call = { req, res, claims: token.claims, query: mark < 0 ? '' : url.slice(mark + 1) }
       if (route.json !== undefined) withJson(req, fail, (body, bytes) => route.json?.(call, body, bytes))
@@ -393,6 +395,16 @@ export class RunnerApp {
 /** The epoch that a token acts under; null for the broker, who may act under all. */
 function epochOf(claims: TokenClaims): number | null {
   return claims.scope === 'broker' ? null : claims.epoch
+}
+
+function otherLease(): Problem {
+  return problem(
+    'InvalidRequest',
+    'The token is for another lease of this pod. Ask for one with the grant as it came.',
+    {
+      reason: 'TokenForAnotherLease',
+    },
+  )
 }
 
 function noRoute(name: string): Problem {

@@ -387,6 +387,11 @@ export class Fence {
     return current ? undefined : this.#revokedProblem()
   }
 
+  /** Whether a lease under the current epoch is not the one that the pod is bound to: its id is what makes a grant hard to guess. */
+  isOtherLease(epoch: number, leaseId: string): boolean {
+    return epoch === this.#epoch && this.#leaseId !== null && leaseId !== this.#leaseId
+  }
+
   /** Whether the pod accepts a promotion: not when it is about to go. */
   promoteProblem(): Problem | undefined {
     return this.state === 'draining' ? this.#revokedProblem() : undefined

@@ -26,7 +26,7 @@ function raw(
   method: string,
   path: string,
   body?: string | Buffer,
-  token = world.sign(world.pod, 'lease', 1, 'l'),
+  token = world.sign(world.pod, 'lease', 1, 'lease-1'),
 ): Promise<Answer> {
   return new Promise((resolve, reject) => {
     const headers = token === '' ? {} : { authorization: `Bearer ${token}` }
@@ -170,7 +170,7 @@ describe('what cannot be right is a typed InvalidRequest and starts nothing', ()
     expect(answer).toContain('InvalidRequest')
     await new Promise<void>((resolve) => {
       const socket = connect(port, '127.0.0.1', () => {
-        const token = world.sign(world.pod, 'lease', 1, 'l')
+        const token = world.sign(world.pod, 'lease', 1, 'lease-1')
         socket.write(
           `POST /jobs HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ${token}\r\ncontent-length: 1000\r\n\r\n{"v":`,
         )
@@ -232,6 +232,16 @@ describe('tokens', () => {
     const request = { v: 1 as const, jobId: 's/1', digest: jobDigest(SPEC), epoch: 1, spec: SPEC }
     expect(await refusal(world.broker.jobs(request))).toMatchObject(scoped)
     expect((await lease.status()).pod).toBe(world.pod)
+  })
+
+  test('are good for the lease that the pod is bound to, not for another one under the same epoch', async () => {
+    const other = createRunnerClient(world.runner.address, () => world.sign(world.pod, 'lease', 1, 'guessed'))
+    const refused = { code: 'InvalidRequest', details: { reason: 'TokenForAnotherLease' } }
+    const request = { v: 1 as const, jobId: 's/9', digest: jobDigest(SPEC), epoch: 1, spec: SPEC }
+    expect(await refusal(other.jobs(request))).toMatchObject(refused)
+    expect(await refusal(other.getFile('a'))).toMatchObject(refused)
+    expect(await refusal(other.cancel('s/9'))).toMatchObject(refused)
+    expect((await world.broker.status()).useSeq).toBe(0)
   })
 
   test('of an epoch that is over do not touch files', async () => {

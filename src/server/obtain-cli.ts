@@ -1,9 +1,10 @@
 import { spawn } from 'node:child_process'
-import { chmod, mkdtemp, readdir, rename, rm, stat } from 'node:fs/promises'
-import { dirname, join, resolve } from 'node:path'
+import { chmod } from 'node:fs/promises'
+import { join, resolve } from 'node:path'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
-import { makeFolder } from '../make-folder.js'
+import { goInstall } from './go-install.js'
+import { putInPlace } from './put-in-place.js'
 
 /**
  * The newest version that `go install` can build: v1.6 and later have a local `replace` in their go.mod.
@@ -16,11 +17,6 @@ export const GO_PACKAGE = 'github.com/temporalio/cli/cmd/temporal'
 const DOWNLOAD_URL = 'https://temporal.download/cli'
 /** The archive has about 60 MB. */
 const DOWNLOAD_LIMIT_MS = 90_000
-/** Measured: 4 minutes on two idle cores. The limit is for a build that hangs. */
-const BUILD_LIMIT_MS = 45 * 60_000
-const FOLDER_PREFIX = '.obtain-'
-/** Enough of an error output for its last lines. */
-const STDERR_CHARS = 16_384
 
 export interface ObtainOptions {
   env: NodeJS.ProcessEnv
@@ -97,93 +93,31 @@ async function fetchArchive(info: DownloadInfo, folder: string, signal: AbortSig
 }
 
 /**
- * Builds the official CLI with `go install`, without cgo so that no C compiler is needed.
+ * Builds the official CLI with `go install`.
  * @returns the version line
  * @throws Error with the cause in a few lines
  */
 export async function buildCli(options: ObtainOptions): Promise<string> {
+  const { env, signal } = options
   return install(options, async (folder) => {
-    // What a build leaves behind when it is ended goes with the folder.
-    const env = { ...options.env, GOBIN: folder, GOTMPDIR: folder, CGO_ENABLED: '0' }
-    try {
-      await goInstall(env, folder, options.signal)
-    } catch (error) {
-      if ((error as NodeJS.ErrnoException).code === 'ENOENT') throw new Error('`go` is not on PATH')
-      throw error
-    }
+    await goInstall([`${GO_PACKAGE}@${CLI_VERSION}`], { env, folder, ...(signal ? { signal } : {}) })
     return join(folder, 'temporal')
   })
 }
 
-/**
- * Runs to the end, also under an abort: `go` and its compilers are interrupted as by a Ctrl-C and are gone afterwards.
- * @throws Error with the last lines of what went wrong
- */
-async function goInstall(env: NodeJS.ProcessEnv, folder: string, signal?: AbortSignal): Promise<void> {
-  signal?.throwIfAborted()
-  const go = spawn('go', ['install', `${GO_PACKAGE}@${CLI_VERSION}`], {
-    env,
-    // Outside of any module, so that a go.mod or go.work above the caller's folder has no say.
-    cwd: folder,
-    stdio: ['ignore', 'ignore', 'pipe'],
-    // A group of its own: a signal to `go` alone would leave its compilers running.
-    detached: true,
-  })
-  let stderr = ''
-  go.stderr.setEncoding('utf8').on('data', (text: string) => {
-    stderr = (stderr + text).slice(-STDERR_CHARS)
-  })
-  const interrupt = () => {
-    try {
-      if (go.pid !== undefined) process.kill(-go.pid, 'SIGINT')
-    } catch {
-      // It has ended in the meantime.
-    }
-  }
-  const limit = setTimeout(interrupt, BUILD_LIMIT_MS)
-  signal?.addEventListener('abort', interrupt)
-  try {
-    const code = await new Promise<number | null>((done, fail) => {
-      go.once('error', fail)
-      go.once('close', done)
-    })
-    if (code !== 0) throw new Error(stderr.trim().split('\n').slice(-3).join(' | ') || `exit code ${code}`)
-  } finally {
-    clearTimeout(limit)
-    signal?.removeEventListener('abort', interrupt)
-  }
-}
-
-/** Lets `produce` make the binary in a folder of its own beside the target, checks it, moves it into place. */
+/** Lets `produce` make the binary, checks it, and puts it in place. @returns the version line */
 async function install(
   options: ObtainOptions,
   produce: (folder: string) => Promise<string>,
 ): Promise<string> {
-  const parent = dirname(options.target)
-  makeFolder(parent)
-  await removeAbandoned(parent)
-  // The same file system as the target, or the rename would not be atomic.
-  const folder = await mkdtemp(join(parent, FOLDER_PREFIX))
-  try {
+  let version = ''
+  await putInPlace(options.target, async (folder) => {
     const path = await produce(folder)
     await chmod(path, 0o755)
-    const version = await options.check(path, options.env)
-    await rename(path, options.target)
-    return version
-  } finally {
-    await rm(folder, { recursive: true, force: true })
-  }
-}
-
-/** A killed build leaves its folder; one older than any build may last has no owner. */
-async function removeAbandoned(parent: string): Promise<void> {
-  for (const name of await readdir(parent)) {
-    if (!name.startsWith(FOLDER_PREFIX)) continue
-    const path = join(parent, name)
-    const modified = await stat(path).catch(() => undefined)
-    if (modified === undefined || Date.now() - modified.mtimeMs < 2 * BUILD_LIMIT_MS) continue
-    await rm(path, { recursive: true, force: true })
-  }
+    version = await options.check(path, options.env)
+    return path
+  })
+  return version
 }
 
 /** `fetch` hides the reason ("fetch failed") in a chain of causes. */

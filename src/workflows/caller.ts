@@ -29,10 +29,12 @@ import type { JobResult, JobSpec } from '../contract/job.js'
 import type { AcquireOptions, Grant, LeaseEnd, LeaseInput } from '../contract/lease.js'
 import { QUEUE, SIGNAL, WORKFLOW } from '../contract/names.js'
 import { refuseUnknownNames } from '../contract/option-names.js'
+import type { ShortInput } from '../contract/run.js'
 import { failureOf, problemOf } from './failure.js'
 import { grantIn } from './grant-in.js'
 import { leaseWorkflowId } from './lease-id.js'
 import { runOnPod } from './run-activity.js'
+import { runShort } from './short-job.js'
 import { summaryText } from './summary.js'
 
 export type { ErrorCode, Origin, Problem } from '../contract/errors.js'
@@ -196,7 +198,7 @@ export class Sandbox {
         held = this.held ?? (await this.takeLease())
         // A job that is started again is another job: the pod that lost the first may be the one we get.
         const id = reruns === 0 ? jobId : `${jobId}.${reruns}`
-        return await runOnPod({ v: 1, grant: held.grant, jobId: id, job }, jobMs.value)
+        return await runHeld({ v: 1, grant: held.grant, jobId: id, job }, jobMs.value)
       } catch (error) {
         last = problemOf(error)
         if (last === null) throw error
@@ -288,6 +290,10 @@ export class Sandbox {
     })
     return { scope, end }
   }
+}
+
+function runHeld(input: ShortInput, jobMs: number): Promise<JobResult> {
+  return input.job.short === true ? runShort(input, jobMs) : runOnPod(input, jobMs)
 }
 
 /** Rejects when the scope is cancelled. A non-cancellable scope hears of its parent's cancel too, and must not heed it. */

@@ -14,4 +14,10 @@ export interface Patch {
   historyAfter: string
 }
 
-export const PATCHES: Readonly<Record<string, Patch>> = {}
+export const PATCHES: Readonly<Record<string, Patch>> = {
+  'firepool-short-jobs': {
+    change: 'no change, but a fact: the worker of this run had the plugin when its first short job came',
+    historyBefore: 'caller-loop',
+    historyAfter: 'caller-short',
+  },
+}

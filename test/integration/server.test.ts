@@ -110,8 +110,13 @@ test('search attributes can be added by several at once, and a doubled one is re
       const { config } = await connection.workflowService.describeNamespace({ namespace: 'default' })
       return config?.customSearchAttributeAliases ?? {}
     }
-    const warmColumn = Object.entries(await aliases()).find(([, name]) => name === 'FirepoolWarm')![0]
-    const customSearchAttributeAliases = { Keyword10: 'FirepoolPool', [warmColumn]: '' }
+    const before = await aliases()
+    const warmColumn = Object.entries(before).find(([, name]) => name === 'FirepoolWarm')![0]
+    // The server chose columns at random.
+    const free = Array.from({ length: 10 }, (_, n) => `Keyword${String(n + 1).padStart(2, '0')}`).find(
+      (c) => !before[c],
+    )!
+    const customSearchAttributeAliases = { [free]: 'FirepoolPool', [warmColumn]: '' }
     await connection.workflowService.updateNamespace({
       namespace: 'default',
       config: { customSearchAttributeAliases },

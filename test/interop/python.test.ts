@@ -165,7 +165,13 @@ describe.skipIf('skip' in found)('a caller in Python', () => {
         ['workflow', 'firepool.lease', { pool: 'bad', leaseId: 'mine' }, /leaseId/],
         ['workflow', 'firepool.lease', null, /pool/],
         ['workflow', 'firepool.runJob', { pool: 'bad' }, /job/],
-        ['workflow', 'firepool.runJob', { pool: 'bad', job: { comand: 'true' } }, /job\.command/],
+        [
+          'workflow',
+          'firepool.runJob',
+          { pool: 'bad', job: { comand: 'true' } },
+          /no field "comand"; did you mean 'command'/,
+        ],
+        ['workflow', 'firepool.runJob', { pool: 'bad', job: { command: [] } }, /job\.command/],
         ['workflow', 'firepool.runJob', { pool: 'bad', job: { command: 'true' }, priority: -1 }, /priority/],
       ]
       const problems = await Promise.all(bad.map(([kind, name, given]) => call(kind, name, given)))

@@ -14,6 +14,7 @@ import {
 } from '@temporalio/worker'
 import { beforeAll, describe, expect, test } from 'vitest'
 import { PAYLOAD_CONVERTER, WORKFLOW_BUNDLE } from '../../dist/bundle.js'
+import { FirepoolPlugin } from '../../dist/plugin/index.js'
 import { PATCHES } from '../../dist/workflows/patches.js'
 import { historyNames, historyText, privateIn, readHistory, workflowOf } from '../support/histories.js'
 
@@ -40,6 +41,17 @@ test.each(names)('%s replays', async (name) => {
   await Worker.runReplayHistory(type.startsWith('firepool.') ? firepool : callers, history, workflowId)
 })
 
+test('a worker with the plugin replays what one without it did, and the reverse', async () => {
+  const workflowsPath = fileURLToPath(new URL('../support/callers.ts', import.meta.url))
+  const plugins = [new FirepoolPlugin()]
+  const withPlugin = { workflowBundle: await bundleWorkflowCode({ workflowsPath, logger, plugins }) }
+  for (const name of ['caller-loop', 'caller-short']) {
+    const history = readHistory(name)
+    const { workflowId } = workflowOf(history)
+    for (const options of [withPlugin, callers]) await Worker.runReplayHistory(options, history, workflowId)
+  }
+})
+
 test('there is a history of each path', () => {
   expect(names).toEqual(
     expect.arrayContaining([
@@ -51,6 +63,7 @@ test('there is a history of each path', () => {
       'caller-recalled',
       'caller-refused',
       'caller-revoked',
+      'caller-short',
       'lease-cancelled',
       'lease-failed',
       'lease-pod-lost',

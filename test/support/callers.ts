@@ -133,3 +133,26 @@ export async function cleanUp(input: { pool: string }): Promise<string> {
   }
   return 'not cancelled'
 }
+
+/** Two short jobs side by side; the one that is over first ends the other. */
+export async function race(input: {
+  pool: string
+  quick: JobSpec
+  slow: JobSpec
+  after: JobSpec
+}): Promise<{ slow: string; after: JobResult }> {
+  const first = openPool(input.pool, { slot: 'quick' })
+  const second = openPool(input.pool, { slot: 'slow' })
+  await first.acquire()
+  await second.acquire()
+  const scope = new CancellationScope()
+  const slow = scope
+    .run(() => second.run(input.slow))
+    .then(
+      () => 'ended',
+      (error: unknown) => (isCancellation(error) ? 'cancelled' : String(error)),
+    )
+  await first.run(input.quick)
+  scope.cancel()
+  return { slow: await slow, after: await second.run(input.after) }
+}

@@ -16,7 +16,7 @@ const KEEP_ALIVE_MS = 3_000
 
 /** Written all at once at the end: a scenario that failed leaves the old ones. */
 const recorded = new Map<string, JsonHistory>()
-const world = await makeWorld()
+const world = await makeWorld({ plugin: true })
 try {
   const pool = await world.pool(POOL, { budget: 2, standby: 1, keepAliveMs: KEEP_ALIVE_MS })
   const firstRun = (await pool.handle.describe()).runId
@@ -28,6 +28,7 @@ try {
   await lost(pool)
   await revoked(pool)
   await runJobs(pool)
+  await shortJobs()
   await refused()
   await pool.until('all is free', (s) => s.leases === 0 && s.effectsInFlight === 0)
   await pool.handle.executeUpdate('firepool.delete', { args: [{ v: 1, force: true }] })
@@ -52,6 +53,17 @@ async function record(name: string, workflowId: string, proof: string, runId?: s
   if (!historyText(history).includes(proof))
     throw new Error(`the history ${name} does not show ${proof}; record again`)
   recorded.set(name, history)
+}
+
+/** One that ends as a local activity, one that goes on as a normal one; replayed by workers with and without the plugin. */
+async function shortJobs(): Promise<void> {
+  const jobs = [
+    { command: 'true', short: true },
+    { command: 'sleep 3', short: true },
+  ]
+  const handle = await world.start('loop', [{ pool: POOL, caller: 'short', jobs, release: true }])
+  await handle.result()
+  await record('caller-short', handle.workflowId, 'EVENT_TYPE_ACTIVITY_TASK_SCHEDULED')
 }
 
 /** Id of the lease workflow of a caller that ended so; lease workflows are children, found by their type. */

@@ -9,17 +9,25 @@ import { DefaultLogger, NativeConnection, Runtime, Worker } from '@temporalio/wo
 import type { PoolInput, PoolStatus } from '../../dist/contract/index.js'
 import { checkPoolSpec, poolWorkflowId, QUERY, QUEUE, UPDATE, WORKFLOW } from '../../dist/contract/index.js'
 import { createLocalBackend, type LocalBackend } from '../../dist/local/index.js'
-import { type DevServer, startDevServer } from '../../dist/server/dev-server.js'
+import { FirepoolPlugin } from '../../dist/plugin/index.js'
+import { startDevServer, type TemporalServer } from '../../dist/server/dev-server.js'
 import { loadKeys } from '../../dist/token/token.js'
 import { startFirepoolWorker } from '../../dist/worker.js'
+import { waitUntil } from './wait.js'
+
+export { waitUntil }
 
 export const CALLER_QUEUE = 'callers'
 
 // A test's output is for what went wrong.
 Runtime.install({ logger: new DefaultLogger('ERROR') })
 
+/** What a world needs of its server. */
+export type WorldServer = Pick<TemporalServer, 'address' | 'namespace' | 'stop'> &
+  Partial<Pick<TemporalServer, 'uiUrl'>>
+
 export interface World {
-  server: DevServer
+  server: WorldServer
   /** address for a worker, a client and tools of their own */
   address: string
   client: Client
@@ -45,23 +53,6 @@ export interface PoolHandle {
   until(what: string, check: (status: PoolStatus) => boolean): Promise<PoolStatus>
 }
 
-/** A generous limit for hangs: tests assert the order of events, never durations. */
-const HANG_MS = 90_000
-
-export async function waitUntil<T>(
-  what: string,
-  read: () => Promise<T | null | false> | T | null | false,
-  hangMs = HANG_MS,
-): Promise<T> {
-  const end = Date.now() + hangMs
-  for (;;) {
-    const value = await read()
-    if (value !== null && value !== false) return value
-    if (Date.now() > end) throw new Error(`did not happen within ${hangMs} ms: ${what}`)
-    await new Promise((resolve) => setTimeout(resolve, 25))
-  }
-}
-
 /** Processes whose environment contains the text. */
 export function processWith(text: string): number[] {
   const found: number[] = []
@@ -84,20 +75,23 @@ export interface WorldOptions {
   serverFile?: boolean
   /** file of the callers' workflows; default test/support/callers.ts */
   workflows?: string
-  server?: DevServer
+  /** the callers' worker has Firepool's plugin: short jobs are local activities */
+  plugin?: boolean
+  /** one that runs already, and goes on when the world is closed */
+  server?: Pick<WorldServer, 'address' | 'namespace'>
 }
 
 /** Everything real: a Temporal server, Firepool's worker, pods as processes, and a worker for the callers. */
 export async function makeWorld(options: WorldOptions = {}): Promise<World> {
   const dir = await mkdtemp(join(tmpdir(), 'firepool-test-'))
-  const server =
-    options.server ??
-    (await startDevServer({
-      logFile: join(dir, 'server.log'),
-      ...(options.uiPort !== undefined ? { uiPort: options.uiPort } : {}),
-      ...(options.serverFile ? { dbFile: join(dir, 'temporal.db') } : {}),
-      onProgress: (progress) => process.stderr.write(`${JSON.stringify(progress)}\n`),
-    }))
+  const server: WorldServer = options.server
+    ? { ...options.server, stop: async () => {} }
+    : await startDevServer({
+        logFile: join(dir, 'server.log'),
+        ...(options.uiPort !== undefined ? { uiPort: options.uiPort } : {}),
+        ...(options.serverFile ? { dbFile: join(dir, 'temporal.db') } : {}),
+        onProgress: (progress) => process.stderr.write(`${JSON.stringify(progress)}\n`),
+      })
   const firepoolDir = join(dir, 'firepool')
   const firepool = options.workerProcess
     ? await workerProcess(server.address, server.namespace, firepoolDir)
@@ -108,6 +102,7 @@ export async function makeWorld(options: WorldOptions = {}): Promise<World> {
     namespace: server.namespace,
     taskQueue: CALLER_QUEUE,
     workflowsPath: options.workflows ?? fileURLToPath(new URL('./callers.ts', import.meta.url)),
+    plugins: options.plugin ? [new FirepoolPlugin({ dir: firepoolDir })] : [],
   })
   const running = worker.run()
   const { client, backend } = firepool
@@ -170,7 +165,7 @@ export async function makeWorld(options: WorldOptions = {}): Promise<World> {
       }
       await backend.stopAll()
       await firepool.shutdown()
-      if (!options.server) await world.server.stop()
+      await world.server.stop()
       await rm(dir, { recursive: true, force: true })
     },
   }

@@ -1,11 +1,12 @@
 import { join } from 'node:path'
 import { Command } from 'commander'
+import { stateFolder } from '../../state-folder.js'
 import { parseNumber } from '../arguments.js'
 import { addServerOptions, chooseServer, connect, type ServerOptions } from '../connection.js'
 import { EXIT_HELP } from '../exit-code.js'
 import { usageError } from '../failure.js'
 import { takeInterrupts } from '../interrupt.js'
-import { makeStateFolder, stateFolder } from '../state-folder.js'
+import { makeStateFolder } from '../state-folder.js'
 import { onOutputClosed, printJson, printNote, printOut } from '../terminal.js'
 
 const HELP = `
