@@ -119,7 +119,15 @@ export const LIMIT = {
   continueSignalsForced: 9_000,
   /** then even with effects in flight (they are issued again under their ids): the server refuses signals at 10,000 */
   continueSignalsMust: 9_500,
-  continueEvents: 30_000,
+  /**
+   * A worker that starts reads a pool's whole history within one workflow task of 10 s: about 1 ms of CPU an event was
+   * measured on two slow cores, where 11,000 events took 85 s to come back
+   */
+  continueEvents: 4_000,
+  /** times continueEvents, under load that never pauses: what waits is carried over instead of issued */
+  continueEventsForced: 1.5,
+  /** times continueEvents: then even with effects in flight */
+  continueEventsMust: 3,
   /** the server refuses a run's updates at 2,000 */
   continueUpdates: 1_500,
   /** effects in one activity call, and calls in flight for each lane */

@@ -137,9 +137,11 @@ class PoolEntity {
       signals: LIMIT.continueSignals,
       events: LIMIT.continueEvents,
     }
-    const forced = this.signals >= Math.max(signals, LIMIT.continueSignalsForced)
-    const must = this.signals >= Math.max(signals, LIMIT.continueSignalsMust)
-    const due = this.signals >= signals || historyLength >= events || this.updates >= LIMIT.continueUpdates
+    const reached = (ofSignals: number, timesEvents: number) =>
+      this.signals >= Math.max(signals, ofSignals) || historyLength >= events * timesEvents
+    const due = reached(signals, 1) || this.updates >= LIMIT.continueUpdates
+    const forced = reached(LIMIT.continueSignalsForced, LIMIT.continueEventsForced)
+    const must = reached(LIMIT.continueSignalsMust, LIMIT.continueEventsMust)
     if (!forced && !this.upgradeAsked && !due) return
     // An upgrade does not wait for a pool under load to have nothing to do: what is not under way yet is carried over.
     if (forced || this.upgradeAsked) this.lanes.stop()

@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { type JobResult, LIMIT, QUEUE, WORKFLOW } from '../../dist/contract/index.js'
 import { startDevServer } from '../../dist/server/dev-server.js'
 import type { Ran } from '../support/callers.js'
 import { holderOf, marker } from '../support/holder.js'
@@ -177,6 +178,45 @@ describe('continue-as-new of the pool', () => {
     expect(status.ends.released).toBe(24)
     expect(status.ends).toMatchObject({ podLost: 0, failed: 0, expired: 0 })
     expect((await pool.handle.describe()).runId).not.toBe(first)
+  })
+
+  test('under load that never pauses: by the length of its history, which stays short', async () => {
+    const events = 150
+    const pool = await world.pool(
+      'busy',
+      { budget: 4, standby: 1 },
+      { continueAfter: { signals: 8_000, events } },
+    )
+    const runs = new Set<string>()
+    let longest = 0
+    let over = false
+    const looking = (async () => {
+      while (!over) {
+        const { runId, historyLength } = await pool.handle.describe()
+        runs.add(runId)
+        longest = Math.max(longest, historyLength)
+      }
+    })()
+    const one = (caller: string, i: number) =>
+      world.client.workflow.execute(WORKFLOW.runJob, {
+        workflowId: `busy-${caller}-${i}`,
+        taskQueue: QUEUE.workflows,
+        args: [{ pool: 'busy', caller, job: { command: `echo ${i} >> f; wc -l < f` } }],
+      })
+    const callers = ['a', 'b', 'c', 'd'].map(async (caller) => {
+      for (let i = 1; i <= 25; i++) {
+        const result = (await one(caller, i)) as JobResult
+        expect(result.stdout.trim(), `${caller} ${i}`).toBe(String(i))
+      }
+    })
+    await Promise.all(callers)
+    over = true
+    await looking
+    expect(runs.size).toBeGreaterThan(2)
+    expect(longest).toBeLessThan(events * (LIMIT.continueEventsMust + 1))
+    const { grants, ends } = await pool.until('nothing is left', (s) => s.leases === 0)
+    expect(grants.warm + grants.standby + grants.cold).toBe(100)
+    expect(ends).toMatchObject({ released: 100, podLost: 0, failed: 0, expired: 0 })
   })
 
   test('by operator update firepool.upgrade, in the middle of a held lease', async () => {
