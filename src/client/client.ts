@@ -34,6 +34,7 @@ import {
 } from '../contract/index.js'
 import { acceptedValue, endedByTemporal, meaningOf, poolNotFound } from './errors.js'
 import { isPolled } from './pollers.js'
+import { openSession, type Session, type SessionOptions } from './session.js'
 import { specInForce } from './spec-history.js'
 import { FirepoolUnavailableError } from './unavailable.js'
 import { lookAtWait, type Waiting, watchWait } from './waiting.js'
@@ -118,6 +119,11 @@ export interface FirepoolClient {
   deletePool(name: string, options?: DeleteOptions): Promise<void>
   /** Runs one job; a non-zero exit is a result, not an error. */
   runJob(input: RunJobInput, options?: RunJobOptions): Promise<JobResult>
+  /**
+   * A pod held for a service without a workflow of its own: started by its first job, given back when nobody used it
+   * for its ttl. Costs nothing by itself.
+   */
+  session(pool: string, options?: SessionOptions): Session
   /** Whether a worker serves Firepool's workflows. True may be a minute old, false is certain. */
   hasWorker(): Promise<boolean>
 }
@@ -305,6 +311,10 @@ class TemporalFirepoolClient implements FirepoolClient {
       }
       throw await this.explained(error, input.pool)
     }
+  }
+
+  session(pool: string, options: SessionOptions = {}): Session {
+    return openSession(this.client, pool, options, (error, name) => this.explained(error, name))
   }
 
   async hasWorker(): Promise<boolean> {

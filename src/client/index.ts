@@ -28,5 +28,6 @@ export {
   type PoolSpecInput,
   type RunJobOptions,
 } from './client.js'
+export type { Session, SessionOptions, SessionRunOptions } from './session.js'
 export { FirepoolUnavailableError, type UnavailableReason } from './unavailable.js'
 export type { Waiting } from './waiting.js'

@@ -37,6 +37,8 @@ export const TIMEOUT = {
   resultSentMs: 5 * SECOND,
   /** firepool.awaitLease completes asynchronously; a token dies with its attempt */
   awaitLeaseMs: 60 * SECOND,
+  /** (settable) a session that nobody used for this long ends */
+  sessionTtlMs: 5 * MINUTE,
   /** one attempt of a lease workflow to tell the pool something: a local activity, so well below a workflow task's 10 s */
   tellPoolMs: 5 * SECOND,
   /** one attempt of a pool effect (HTTP to runners, calls to the backend, signals) */
@@ -130,6 +132,14 @@ export const LIMIT = {
   continueEventsMust: 3,
   /** the server refuses a run's updates at 2,000 */
   continueUpdates: 1_500,
+  sessionTtlMsMax: 24 * HOUR,
+  /** a session continues as new after so many jobs, when none runs: the server refuses a run's updates at 2,000 */
+  sessionRuns: 500,
+  /** then it takes no more before it has */
+  sessionRunsMust: 1_500,
+  /** answers that a session keeps for who asks again; they travel with its continue-as-new */
+  sessionAnswers: 200,
+  sessionAnswerBytes: 500_000,
   /** effects in one activity call, and calls in flight for each lane */
   effectBatch: 100,
   laneInFlight: 2,

@@ -10,6 +10,7 @@ export const WORKFLOW = {
   pool: 'firepool.pool',
   lease: 'firepool.lease',
   runJob: 'firepool.runJob',
+  session: 'firepool.session',
 } as const
 
 export const ACTIVITY = {
@@ -51,6 +52,10 @@ export const SIGNAL = {
   resume: 'firepool.resume',
   drain: 'firepool.drain',
   apply: 'firepool.apply',
+  /** to a session: give the pod back and end */
+  endSession: 'firepool.endSession',
+  /** to a session: continue as new when no job runs */
+  renewSession: 'firepool.renewSession',
   /** pool -> holder: here is your pod */
   grant: 'firepool.grant',
   /** pool -> lease workflow: the lease is over */
@@ -69,6 +74,12 @@ export const UPDATE = {
   /** for firepool.runOnce: a request whose grant is the answer */
   acquire: 'firepool.acquire',
   delete: 'firepool.delete',
+} as const
+
+/** Updates of a session, by update-with-start. */
+export const SESSION_UPDATE = {
+  /** one job */
+  run: 'firepool.run',
 } as const
 
 export const QUERY = {

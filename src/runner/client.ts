@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto'
 import * as http from 'node:http'
 import type { Readable } from 'node:stream'
+import { canonicalJson } from '../contract/canonical.js'
 import {
   type AckRequest,
   type BindReply,
@@ -104,16 +105,7 @@ export function createRunnerClient(address: string, token: string | (() => strin
 
 /** sha256 (hex) of a job's canonical JSON: keys sorted at every depth, undefined left out. */
 export function jobDigest(spec: JobSpec): string {
-  return createHash('sha256')
-    .update(JSON.stringify(canonical(spec)))
-    .digest('hex')
-}
-
-function canonical(value: unknown): unknown {
-  if (Array.isArray(value)) return value.map(canonical)
-  if (typeof value !== 'object' || value === null) return value
-  const entries = Object.entries(value).sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0))
-  return Object.fromEntries(entries.map(([key, inner]) => [key, canonical(inner)]))
+  return createHash('sha256').update(canonicalJson(spec)).digest('hex')
 }
 
 interface Target {

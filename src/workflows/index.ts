@@ -2,3 +2,4 @@
 export { lease as 'firepool.lease' } from './lease.js'
 export { pool as 'firepool.pool' } from './pool.js'
 export { runJob as 'firepool.runJob' } from './run-job.js'
+export { session as 'firepool.session' } from './session.js'

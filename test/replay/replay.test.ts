@@ -75,6 +75,8 @@ test('there is a history of each path', () => {
       'run-job-cancelled',
       'run-job-rerun',
       'run-job-timeout',
+      'session-ended',
+      'session-renewed',
     ]),
   )
 })

@@ -5,6 +5,7 @@
  * Recording replaces what older releases recorded. Once a release is out, keep its files and record beside them.
  */
 import type { History } from '@temporalio/common/lib/proto-utils.js'
+import { createFirepoolClient } from '../../dist/client/index.js'
 import type { LeaseEnd } from '../../dist/contract/index.js'
 import type { Ran } from './callers.js'
 import { historyText, type JsonHistory, published, writeHistories } from './histories.js'
@@ -29,6 +30,7 @@ try {
   await revoked(pool)
   await runJobs(pool)
   await shortJobs()
+  await sessions()
   await refused()
   await pool.until('all is free', (s) => s.leases === 0 && s.effectsInFlight === 0)
   await pool.handle.executeUpdate('firepool.delete', { args: [{ v: 1, force: true }] })
@@ -64,6 +66,22 @@ async function shortJobs(): Promise<void> {
   const handle = await world.start('loop', [{ pool: POOL, caller: 'short', jobs, release: true }])
   await handle.result()
   await record('caller-short', handle.workflowId, 'EVENT_TYPE_ACTIVITY_TASK_SCHEDULED')
+}
+
+/** A session of two runs: renewed between two jobs, told to end. */
+async function sessions(): Promise<void> {
+  const session = createFirepoolClient({ client: world.client }).session(POOL, { caller: 'session' })
+  await session.run({ command: 'true' }, { key: 'one' })
+  const handle = world.client.workflow.getHandle(session.workflowId)
+  const { runId } = await handle.describe()
+  await handle.signal('firepool.renewSession')
+  await waitUntil('the session continued as new', async () => (await handle.describe()).runId !== runId)
+  await session.run({ command: 'true' }, { key: 'one' })
+  await session.run({ command: 'exit 1' })
+  await session.end()
+  await handle.result()
+  await record('session-renewed', session.workflowId, 'EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW', runId)
+  await record('session-ended', session.workflowId, 'EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_COMPLETED')
 }
 
 /** Id of the lease workflow of a caller that ended so; lease workflows are children, found by their type. */
