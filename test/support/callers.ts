@@ -10,6 +10,7 @@ import {
   isCancellation,
   setHandler,
   sleep,
+  workflowInfo,
 } from '@temporalio/workflow'
 import {
   type JobResult,
@@ -155,4 +156,41 @@ export async function race(input: {
   await first.run(input.quick)
   scope.cancel()
   return { slow: await slow, after: await second.run(input.after) }
+}
+
+/** A job in each of several runs that continue as new; the pod's file counts them. */
+export async function chain(input: { pool: string; left: number; pods?: string[] }): Promise<{
+  pods: string[]
+  count: number
+}> {
+  const { stdout, pod } = await openPool(input.pool).run({ command: 'echo x >> f; wc -l < f' })
+  const pods = [...(input.pods ?? []), pod]
+  if (input.left > 0) await continueAsNew<typeof chain>({ ...input, left: input.left - 1, pods })
+  return { pods, count: Number(stdout) }
+}
+
+/** Fails in its first attempt, after a job. */
+export async function flaky(input: {
+  pool: string
+}): Promise<{ attempt: number; pod: string; stdout: string }> {
+  const { attempt } = workflowInfo()
+  const { stdout, pod } = await openPool(input.pool).run({ command: 'echo x >> f; cat f' })
+  if (attempt === 1) throw ApplicationFailure.retryable('the first attempt fails')
+  return { attempt, pod, stdout }
+}
+
+/** Asks, is cancelled and releases, many times over: in one workflow task, and with the request on its way. */
+export async function rounds(input: { pool: string; rounds: number }): Promise<void> {
+  for (const pauseMs of [0, 1]) {
+    await Promise.all(
+      Array.from({ length: input.rounds }, async (_, i) => {
+        const sandbox = openPool(input.pool, { slot: `r${i}` })
+        const scope = new CancellationScope()
+        const asked = scope.run(() => sandbox.acquire()).catch(() => undefined)
+        if (pauseMs > 0) await sleep(pauseMs)
+        scope.cancel()
+        await Promise.all([asked, sandbox.release()])
+      }),
+    )
+  }
 }
