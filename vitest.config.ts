@@ -27,6 +27,16 @@ export default defineConfig({
           globalSetup: ['test/support/temporal-setup.ts'],
         },
       },
+      {
+        test: {
+          name: 'production',
+          include: ['test/production/**/*.test.ts'],
+          testTimeout: 240_000,
+          hookTimeout: 240_000,
+          fileParallelism: false,
+          globalSetup: ['test/support/production-setup.ts'],
+        },
+      },
     ],
   },
 })
