@@ -1,7 +1,10 @@
 /** `npm run bench -- NAME [--json]`: benchmarks. JSON goes to standard output alone, all else to standard error. */
+import { writeSync } from 'node:fs'
+import { Interrupted } from '../dist/demo/interruption.js'
+import { exitWithOutput } from '../dist/exit.js'
 import * as lease from './lease.js'
 import { DEFAULTS, warmPath } from './warm-path.js'
-import { quiet } from './world.js'
+import { log, quiet } from './world.js'
 
 const BENCHMARKS: Record<string, () => Promise<unknown>> = {
   'warm-path': () => warmPath(optionsOf(DEFAULTS)),
@@ -25,7 +28,7 @@ function optionsOf<T extends object>(defaults: T): T {
 }
 
 function fail(message: string): never {
-  process.stderr.write(`error: ${message}\n`)
+  writeSync(2, `error: ${message}\n`)
   process.exit(2)
 }
 
@@ -33,7 +36,18 @@ const name = process.argv[2]
 const benchmark = name === undefined ? undefined : BENCHMARKS[name]
 if (!benchmark) fail(`which benchmark? npm run bench -- ${Object.keys(BENCHMARKS).join(' | ')} [--json]`)
 quiet()
-const result = await benchmark()
-if (process.argv.includes('--json')) process.stdout.write(`${JSON.stringify(result, null, 2)}\n`)
-else console.log(result)
-process.exit(0)
+await exitWithOutput(await measure(benchmark))
+
+/** @returns the exit code: 128 + n after a signal */
+async function measure(benchmark: () => Promise<unknown>): Promise<number> {
+  try {
+    const result = await benchmark()
+    if (process.argv.includes('--json')) process.stdout.write(`${JSON.stringify(result, null, 2)}\n`)
+    else console.log(result)
+    return 0
+  } catch (error) {
+    if (!(error instanceof Interrupted)) throw error
+    log(`${error.message}: nothing was measured, everything is stopped`)
+    return error.exitCode
+  }
+}

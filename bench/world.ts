@@ -1,4 +1,5 @@
 import { fork } from 'node:child_process'
+import { once } from 'node:events'
 import { mkdtemp, rm } from 'node:fs/promises'
 import http from 'node:http'
 import { tmpdir } from 'node:os'
@@ -7,6 +8,7 @@ import { fileURLToPath } from 'node:url'
 import type { Client } from '@temporalio/client'
 import {
   DefaultLogger,
+  GracefulShutdownPeriodExpiredError,
   makeTelemetryFilterString,
   NativeConnection,
   Runtime,
@@ -21,6 +23,9 @@ import {
   QUEUE,
   WORKFLOW,
 } from '../dist/contract/index.js'
+import { Cleanup } from '../dist/demo/cleanup.js'
+import { type ForcedEnd, forceEnd } from '../dist/demo/force.js'
+import { listenForEnd, unlessAborted } from '../dist/demo/interruption.js'
 import { startDevServer } from '../dist/server/dev-server.js'
 import { startFirepoolWorker } from '../dist/worker.js'
 
@@ -37,55 +42,109 @@ export interface BenchWorld {
 }
 
 /**
- * Everything that is compared alternates within one run, so that what the machine does meanwhile hits all alike.
+ * Everything that is compared alternates within one run, so that what the machine does meanwhile hits all alike. However
+ * it ends (Ctrl-C and SIGTERM too), all that it started is stopped and removed; a second Ctrl-C kills it.
  * @param caller more for the callers' worker, which has the workflows of workflows.ts and the task queue `bench`
+ * @throws Interrupted after a signal
  */
 export async function withBenchWorld<T>(
   work: (world: BenchWorld) => Promise<T>,
-  caller: (dir: string, bare: () => Promise<unknown>) => Partial<WorkerOptions> = () => ({}),
+  caller: CallerOptions = () => ({}),
 ): Promise<T> {
-  const dir = await mkdtemp(join(tmpdir(), 'firepool-bench-'))
-  const server = await startDevServer({ logFile: join(dir, 'server.log') })
-  const bareServer = fork(fileURLToPath(new URL('./bare-server.mjs', import.meta.url)))
-  const port = await new Promise<number>((resolve) => bareServer.once('message', (p) => resolve(p as number)))
-  const firepoolDir = join(dir, 'firepool')
-  const firepool = await startFirepoolWorker({
-    address: server.address,
-    namespace: server.namespace,
-    dir: firepoolDir,
+  const cleanup = new Cleanup()
+  const force: ForcedEnd = {}
+  const end = listenForEnd(() => {
+    forceEnd(force)
+    process.exit(1)
   })
-  const connection = await NativeConnection.connect({ address: server.address })
-  const common = { connection, namespace: server.namespace }
-  const bare = bareActivity(port)
-  const workers = await Promise.all([
-    Worker.create({
-      ...common,
-      taskQueue: 'bench',
-      workflowsPath: fileURLToPath(new URL('./workflows.ts', import.meta.url)),
-      ...caller(firepoolDir, bare),
-    }),
-    Worker.create({
-      ...common,
-      taskQueue: 'bench-activities',
-      activities: { postBare: bare },
-      maxConcurrentActivityTaskExecutions: 1_000,
-    }),
-  ])
-  const running = workers.map((worker) => worker.run())
-  try {
-    const { client } = firepool
-    return await work({ client, serverPid: server.pid, server: server.description, dir: firepoolDir })
-  } finally {
-    for (const worker of workers) worker.shutdown()
-    await Promise.all(running)
-    // Pods last: a pool whose worker still runs would start new ones in their place.
-    await firepool.shutdown()
-    await firepool.backend.stopAll()
-    await connection.close()
-    bareServer.disconnect()
-    await server.stop()
-    await rm(dir, { recursive: true, force: true })
+  // What was under way when all is being stopped fails, in whatever turn: it must not keep the rest from being stopped.
+  const crashed = (error: Error) => {
+    if (!cleanup.started) end.abort(error)
   }
+  process.on('uncaughtException', crashed)
+  try {
+    const world = await openWorld({ cleanup, force, signal: end.signal, caller })
+    return await unlessAborted(end.signal, work(world))
+  } catch (error) {
+    throw end.signal.aborted ? end.signal.reason : error
+  } finally {
+    if (end.signal.aborted) log('stopping everything (Ctrl-C again kills)')
+    for (const left of await cleanup.run()) log(`could not ${left}`)
+    process.off('uncaughtException', crashed)
+    end.close()
+  }
+}
+
+type CallerOptions = (dir: string, bare: () => Promise<unknown>) => Partial<WorkerOptions>
+
+interface WorldParts {
+  cleanup: Cleanup
+  force: ForcedEnd
+  signal: AbortSignal
+  caller: CallerOptions
+}
+
+/** Whatever it makes is undone by `cleanup`, also when it throws. */
+async function openWorld({ cleanup, force, signal, caller }: WorldParts): Promise<BenchWorld> {
+  const dir = await mkdtemp(join(tmpdir(), 'firepool-bench-'))
+  force.dir = dir
+  cleanup.add('remove the temporary folder', () => rm(dir, { recursive: true, force: true, maxRetries: 5 }))
+  const server = await startDevServer({ logFile: join(dir, 'server.log'), signal })
+  force.serverPid = server.pid
+  cleanup.add('stop the Temporal server', () => server.stop())
+  signal.throwIfAborted()
+  const { address, namespace } = server
+  const bare = bareActivity(await startBareServer(cleanup, signal))
+  const firepoolDir = join(dir, 'firepool')
+  const firepool = await startFirepoolWorker({ address, namespace, dir: firepoolDir })
+  // Pods last: a pool whose worker still runs would start new ones in their place.
+  cleanup.add('stop the pods', () => firepool.backend.stopAll())
+  cleanup.add("stop Firepool's worker", () => firepool.shutdown())
+  signal.throwIfAborted()
+  const connection = await NativeConnection.connect({ address })
+  cleanup.add('close the connection', () => connection.close())
+  const common = { connection, namespace }
+  await startWorker(cleanup, {
+    ...common,
+    taskQueue: 'bench',
+    workflowsPath: fileURLToPath(new URL('./workflows.ts', import.meta.url)),
+    ...caller(firepoolDir, bare),
+  })
+  await startWorker(cleanup, {
+    ...common,
+    taskQueue: 'bench-activities',
+    activities: { postBare: bare },
+    maxConcurrentActivityTaskExecutions: 1_000,
+  })
+  signal.throwIfAborted()
+  return { client: firepool.client, serverPid: server.pid, server: server.description, dir: firepoolDir }
+}
+
+/** A worker of callers that is to stop is left to itself after this. */
+const FORCE_MS = 3_000
+
+async function startWorker(cleanup: Cleanup, options: WorkerOptions): Promise<void> {
+  // Local activities of a loop make one workflow task of it, which an interruption does not wait for.
+  const worker = await Worker.create({ ...options, shutdownForceTime: FORCE_MS })
+  const running = worker.run().catch((error: unknown) => {
+    if (!(error instanceof GracefulShutdownPeriodExpiredError)) throw error
+  })
+  running.catch(() => undefined)
+  cleanup.add(`stop the worker of ${options.taskQueue}`, () => {
+    if (worker.getState() === 'RUNNING') worker.shutdown()
+    return running
+  })
+}
+
+/** @returns its port */
+async function startBareServer(cleanup: Cleanup, signal: AbortSignal): Promise<number> {
+  // In a group of its own, so that a Ctrl-C reaches only us; it ends when we do.
+  const bareServer = fork(fileURLToPath(new URL('./bare-server.mjs', import.meta.url)), { detached: true })
+  cleanup.add('stop the bare server', () => {
+    if (bareServer.connected) bareServer.disconnect()
+  })
+  const [port] = (await once(bareServer, 'message', { signal })) as [number]
+  return port
 }
 
 /** The bare side: the same client side as Firepool's, without anything of Firepool. */
@@ -137,5 +196,6 @@ export async function run(client: Client, workflow: string, args: unknown[]) {
 export function quiet(): void {
   // Forwarded: by itself the SDK's core writes to standard output, into the JSON of --json.
   const logging = { forward: {}, filter: makeTelemetryFilterString({ core: 'ERROR', other: 'ERROR' }) }
-  Runtime.install({ logger: new DefaultLogger('ERROR'), telemetryOptions: { logging } })
+  // By itself the SDK would end its workers at the first signal, before the pods are stopped.
+  Runtime.install({ logger: new DefaultLogger('ERROR'), shutdownSignals: [], telemetryOptions: { logging } })
 }

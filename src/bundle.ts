@@ -18,19 +18,26 @@ const { version: SDK_VERSION } = createRequire(import.meta.url)('@temporalio/wor
 /** Where `npm run build` leaves the workflows as one file: bundling takes seconds that no worker should spend at its start. */
 export const WORKFLOW_BUNDLE = join(HERE, `workflow-bundle-${SDK_VERSION}.js`)
 
+/** The same with the failure converter of workers that have a payload codec: converters are a part of the bundle. */
+export const ENCODED_BUNDLE = join(HERE, `workflow-bundle-encoded-${SDK_VERSION}.js`)
+
 /** The payload converter of Firepool's own worker, for workflows and activities alike: it never throws when it reads. */
 export const PAYLOAD_CONVERTER = join(HERE, 'workflows', 'payload-converter.js')
 
-/** The same for the demo's own callers, which are built as a user's would be: without Firepool's payload converter. */
+/** Its failure converter when it has a payload codec. */
+export const FAILURE_CONVERTER = join(HERE, 'workflows', 'failure-converter.js')
+
+/** The bundle of the demo's own callers, which are built as a user's would be: without Firepool's payload converter. */
 export const DEMO_BUNDLE = join(HERE, `demo-bundle-${SDK_VERSION}.js`)
 
 const LOGGER = { trace() {}, debug() {}, info() {}, log() {}, warn: console.error, error: console.error }
 
 /** Bundles Firepool's workflows. @returns the code, with its source map inline */
-export async function bundleWorkflows(): Promise<string> {
+export async function bundleWorkflows(encoded: boolean): Promise<string> {
   const { code } = await bundleWorkflowCode({
     workflowsPath: join(HERE, 'workflows', 'index.js'),
     payloadConverterPath: PAYLOAD_CONVERTER,
+    ...(encoded ? { failureConverterPath: FAILURE_CONVERTER } : {}),
     logger: LOGGER,
   })
   return code
@@ -45,9 +52,13 @@ export async function bundleDemo(): Promise<string> {
   return code
 }
 
-/** The bundle as worker options want it: the built file, or bundled now when there is none for the installed SDK. */
-export async function workflowBundle(): Promise<{ codePath: string } | { code: string }> {
-  return existsSync(WORKFLOW_BUNDLE) ? { codePath: WORKFLOW_BUNDLE } : { code: await bundleWorkflows() }
+/**
+ * The bundle as worker options want it: the built file, or bundled now when there is none for the installed SDK.
+ * @param encoded for a worker with a payload codec
+ */
+export async function workflowBundle(encoded = false): Promise<{ codePath: string } | { code: string }> {
+  const codePath = encoded ? ENCODED_BUNDLE : WORKFLOW_BUNDLE
+  return existsSync(codePath) ? { codePath } : { code: await bundleWorkflows(encoded) }
 }
 
 /** See workflowBundle. */
@@ -64,6 +75,7 @@ async function put(path: string, code: string): Promise<void> {
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  await put(WORKFLOW_BUNDLE, await bundleWorkflows())
+  await put(WORKFLOW_BUNDLE, await bundleWorkflows(false))
+  await put(ENCODED_BUNDLE, await bundleWorkflows(true))
   await put(DEMO_BUNDLE, await bundleDemo())
 }

@@ -1,25 +1,31 @@
 /** The composition root: one process that serves Firepool's three task queues. */
 import { join } from 'node:path'
 import { Client, Connection } from '@temporalio/client'
+import type { DataConverter } from '@temporalio/common'
 import { NativeConnection, Worker } from '@temporalio/worker'
 import { createBrokerActivities, createDeliveryActivities, createJobActivities } from './activities/index.js'
-import { PAYLOAD_CONVERTER, workflowBundle } from './bundle.js'
+import { workflowBundle } from './bundle.js'
 import { QUEUE } from './contract/names.js'
+import { convertersWith, refuseUndecodable } from './data-converter.js'
 import { createLocalBackend, type LocalBackend } from './local/index.js'
+import type { ServerSettings } from './server/connection.js'
 import { ensureSearchAttributes } from './server/search-attributes.js'
 import { serveTokens } from './token/endpoint.js'
 import { createSigner, loadKeys } from './token/token.js'
 
-export interface FirepoolWorkerOptions {
-  /** host:port of the Temporal server */
-  address: string
-  namespace: string
+export { type ConnectionSettings, type ServerSettings, serverFromEnvironment } from './server/connection.js'
+export { ConnectionSettingsError } from './server/settings-error.js'
+
+/** The server, as `serverFromEnvironment` reads it from the standard environment and profile file; and how to serve it. */
+export interface FirepoolWorkerOptions extends ServerSettings {
   /** a folder of this machine: the broker's key, the pods' registry and their files */
   dir: string
   /** jobs that may run at once under this worker; default 1,000: a slot is held while a job runs */
   jobSlots?: number
   /** workflows kept in memory; default 2,000 */
   cachedWorkflows?: number
+  /** codecs that encrypt what the server stores; callers and clients need the same. Only `payloadCodecs` are used */
+  dataConverter?: DataConverter
   log?: (line: string) => void
 }
 
@@ -39,10 +45,12 @@ const GRACE_MS = 1_000
 
 /**
  * Connects and starts polling.
- * @throws when the server cannot be reached or the folder cannot be used
+ * @throws when the server cannot be reached, the folder cannot be used, or the data converter has more than codecs
  */
 export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promise<FirepoolWorker> {
-  const { address, namespace, dir, jobSlots = 1_000, cachedWorkflows = 2_000, log } = options
+  const { namespace, dir, jobSlots = 1_000, cachedWorkflows = 2_000, log } = options
+  const server = connectionOf(options)
+  const converters = convertersWith(options.dataConverter, log)
   const keys = loadKeys(join(dir, 'keys'))
   const signer = createSigner(keys)
   const backend = createLocalBackend({
@@ -50,14 +58,15 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
     brokerPublicKey: keys.publicKeyBase64,
     ...(log ? { log } : {}),
   })
-  const connection = await Connection.connect({ address })
-  const client = new Client({ connection, namespace })
+  const connection = await Connection.connect(server)
+  const client = new Client({ connection, namespace, dataConverter: converters.client })
   const report = await ensureSearchAttributes(connection, namespace)
-  const native = await NativeConnection.connect({ address })
+  const native = await NativeConnection.connect(server)
   const shared = {
     connection: native,
     namespace,
-    dataConverter: { payloadConverterPath: PAYLOAD_CONVERTER },
+    dataConverter: converters.worker,
+    interceptors: { activity: [refuseUndecodable] },
     shutdownGraceTime: GRACE_MS,
     shutdownForceTime: 10 * GRACE_MS,
   }
@@ -65,7 +74,7 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
     Worker.create({
       ...shared,
       taskQueue: QUEUE.workflows,
-      workflowBundle: await workflowBundle(),
+      workflowBundle: await workflowBundle(converters.encoded),
       activities: createDeliveryActivities({ client, signer }),
       maxCachedWorkflows: cachedWorkflows,
     }),
@@ -113,5 +122,15 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
       stopAll()
       await closed
     },
+  }
+}
+
+/** The same for both kinds of connection. */
+function connectionOf({ address, tls, apiKey, metadata }: ServerSettings) {
+  return {
+    address,
+    ...(tls === undefined ? {} : { tls }),
+    ...(apiKey === undefined ? {} : { apiKey }),
+    ...(metadata === undefined ? {} : { metadata }),
   }
 }

@@ -1,6 +1,6 @@
 import { activityInfo, CompleteAsyncError } from '@temporalio/activity'
 import { type Client, WorkflowNotFoundError } from '@temporalio/client'
-import { checkLeaseId, checkPoolName } from '../contract/check.js'
+import { checkLeaseId, checkOptionalVersion, checkPoolName } from '../contract/check.js'
 import { noSuchPool } from '../contract/errors.js'
 import { poolWorkflowId, SIGNAL } from '../contract/names.js'
 import type { AwaitLeaseInput } from '../contract/run.js'
@@ -44,6 +44,8 @@ export function createAwaitLease(client: Client) {
   }
 
   return async (input: AwaitLeaseInput): Promise<never> => {
+    const version = checkOptionalVersion(input?.v)
+    if (version.problem) throw activityFailure(version.problem)
     const pool = checkPoolName(input?.pool)
     if (pool.problem) throw activityFailure(pool.problem)
     const leaseId = checkLeaseId(input.leaseId)

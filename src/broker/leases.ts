@@ -4,7 +4,7 @@ import { LIMIT, TIMEOUT } from '../contract/limits.js'
 import { keepEarlyToken, takeEarlyToken } from './early-tokens.js'
 import { holderKey, slotKey, tombstoneKey } from './keys.js'
 import { drainPod, movePod, removePod, setKeepAlive } from './pods.js'
-import { hasRoomForNotices, refuseAtAdmission, waitReason } from './policy/admission.js'
+import { hasRoomForNotices, refuseAtAdmission, waitReason, waitRemedy } from './policy/admission.js'
 import { firstKeepAliveDeadline, isStale } from './policy/keep-alive.js'
 import { hasWarmPod } from './policy/placement.js'
 import { leaseBytes, textBytes } from './size.js'
@@ -292,17 +292,11 @@ export function requestExpired(turn: Turn, lease: Lease): void {
     const position = queuePosition(turn, lease)
     why = problem(
       'QueueTimeout',
-      `no pod of pool ${pool} within ${waitedMs} ms: ${reason}, ${position.text} in the queue; ${remedyOf(reason)}`,
+      `no pod of pool ${pool} within ${waitedMs} ms: ${reason}, ${position.text} in the queue; ${waitRemedy(state, reason, position.at, now)}`,
       { reason, waitedMs, position: position.at },
     )
   }
   endLease(turn, lease.request.leaseId, 'failed', { problem: why, notify: true })
-}
-
-function remedyOf(reason: string): string {
-  if (reason === 'PoolPaused' || reason === 'PoolDraining')
-    return 'an operator stopped the pool: firepool pool resume'
-  return 'raise the budget or acquireTimeout'
 }
 
 /** The sender gets the grant as the answer to its update, and binds the pod itself before its job. */

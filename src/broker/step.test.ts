@@ -1,5 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { makeWorld } from '../../test/support/broker-world.js'
+import type { PoolSpec } from '../contract/pool.js'
+import type { PoolEvent } from './event.js'
 
 /** Acquire order, slots, queue and ends of leases: what a caller sees. Each step is checked by all invariants. */
 
@@ -342,6 +344,59 @@ describe('the queue', () => {
     const lease = w.request({ timeoutMs: SECOND })
     w.advance(2 * SECOND)
     expect(w.end(lease).problem?.details?.reason).toBe(reason)
+  })
+
+  it.each<[string, Partial<PoolSpec>, PoolEvent | null, RegExp]>([
+    [
+      'a budget of 0',
+      { budget: 0 },
+      null,
+      /BudgetExhausted.*; the budget is 0 \(the pool file says so\): raise/,
+    ],
+    [
+      'those ahead',
+      { budget: 1 },
+      null,
+      /PodStarting.*; the 1 free of the budget of 1 are for those ahead: raise/,
+    ],
+    [
+      'the fleet',
+      {},
+      { kind: 'setBudget', budget: 0, expiresAtMs: 1e15 },
+      /; the budget is 0 \(the fleet budget/,
+    ],
+    [
+      'maxPods',
+      { budget: 4, maxPods: 1 },
+      null,
+      /PodStarting.*; maxPods is 1, and as many pods .*raise maxPods/,
+    ],
+    [
+      'slow starts',
+      {},
+      null,
+      /PodStarting.*; pods take longer to start: raise acquireTimeout, or keep standbys/,
+    ],
+    ['a pause', {}, { kind: 'mode', mode: 'paused' }, /PoolPaused.*: firepool pool resume p$/],
+  ])('names the remedy that fits: %s', (_, spec, event, message) => {
+    const w = makeWorld({ spec })
+    w.backend.startMs = () => 60 * SECOND
+    if (event) w.send(event)
+    w.request({ caller: 'first', timeoutMs: 100 * SECOND })
+    const lease = w.request({ caller: 'second', timeoutMs: SECOND })
+    w.advance(2 * SECOND)
+    expect(w.end(lease).problem?.message).toMatch(message)
+  })
+
+  it('names the remedy that fits: seats that are held', () => {
+    const w = makeWorld({ spec: { budget: 1 } })
+    w.request({ caller: 'first' })
+    w.advance(3 * SECOND)
+    const lease = w.request({ caller: 'second', timeoutMs: SECOND })
+    w.advance(2 * SECOND)
+    expect(w.end(lease).problem?.message).toMatch(
+      /BudgetExhausted.*; all 1 of the budget are held \(the pool file says so\): raise .*acquireTimeout$/,
+    )
   })
 
   it('refuses beyond its limit at once', () => {

@@ -1,11 +1,13 @@
 import { cpus } from 'node:os'
 import { join } from 'node:path'
+import type { DataConverter } from '@temporalio/common'
 import { createFirepoolClient, type FirepoolClient } from '../client/index.js'
 import { checkPoolSpec, counted, type PoolSpec } from '../contract/index.js'
 import { openServer, PortConflictError, type TemporalServer } from '../server/dev-server.js'
 import { isFreePort } from '../server/free-port.js'
 import type { FirepoolWorker } from '../worker.js'
 import { applyPools, type PoolOutcome } from './commands/pool-apply.js'
+import { connect } from './connection.js'
 import { CliError } from './failure.js'
 import { removeDevFile, writeDevFile } from './state-folder.js'
 import type { Teardown } from './teardown.js'
@@ -25,6 +27,8 @@ export interface DevOptions {
   port?: number
   uiPort?: number
   namespace?: string
+  /** how payloads are encrypted */
+  dataConverter?: DataConverter | undefined
   /** adds a line to the worker's log */
   log: (line: string) => void
   note: (text: string) => void
@@ -46,13 +50,23 @@ export interface DevSession {
  * @param teardown what is to be stopped later is added to it as soon as it runs, also when a later step fails
  */
 export async function startDev(options: DevOptions, teardown: Teardown): Promise<DevSession> {
-  const { dir, signal, note } = options
+  const { dir, signal, note, dataConverter } = options
   const server = await startServer(options)
   teardown.add('server', () => server.stop())
   signal.throwIfAborted()
+  // Asked first for a clear error; the worker makes connections of its own.
+  if (server.pid === undefined)
+    await (await connect({ ...server, because: 'named by TEMPORAL_ADDRESS or its profile' })).close()
   const { startFirepoolWorker } = await import('../worker.js')
   const { address, namespace } = server
-  const worker = await startFirepoolWorker({ address, namespace, dir, log: options.log })
+  const worker = await startFirepoolWorker({
+    address,
+    namespace,
+    ...server.connection,
+    dir,
+    log: options.log,
+    ...(dataConverter ? { dataConverter } : {}),
+  })
   // The worker goes first: a pool whose pods end would start others in their place.
   teardown.add('pods', () => stopPods(worker))
   teardown.add('worker', () => worker.shutdown())

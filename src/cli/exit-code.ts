@@ -16,7 +16,7 @@ export const EXIT = {
   noPool: 68,
   /** no Temporal server, namespace or worker answers (EX_UNAVAILABLE) */
   unavailable: 69,
-  /** the job ended well, but not all of its output could be printed (EX_IOERR) */
+  /** done, but not all of the output could be written (EX_IOERR) */
   outputIncomplete: 74,
   /** an infrastructure failure: the same may succeed later (EX_TEMPFAIL) */
   temporary: 75,
@@ -77,7 +77,7 @@ Exit codes:
   1    unexpected failure (a bug?)     75   infrastructure failure, try again later
   2    the pool file has errors        130  cancelled by Ctrl-C
   3    refused in this state           64   wrong arguments or request
-  68   no such pool on this server`
+  68   no such pool on this server     74   done, but output was lost`
 
 export const EXIT_HELP_RUN = `
 Exit codes: that of the job, and

@@ -1,6 +1,7 @@
 import { CommanderError } from 'commander'
 import { FirepoolUnavailableError, type UnavailableReason } from '../client/unavailable.js'
 import { type ErrorCode, FirepoolError, type Problem } from '../contract/index.js'
+import { ConnectionSettingsError } from '../server/settings-error.js'
 import { EXIT, exitCodeOfProblem } from './exit-code.js'
 
 interface CodeFacts {
@@ -11,6 +12,8 @@ interface CodeFacts {
 /** What may go wrong that is no code of the contract: whose fault it is, and the exit code. docs/cli.md has the table. */
 export const CLI_CODES = {
   Usage: { origin: 'caller', exitCode: EXIT.usage },
+  ConnectionSettings: { origin: 'caller', exitCode: EXIT.usage },
+  CodecFailed: { origin: 'caller', exitCode: EXIT.usage },
   InvalidPoolFile: { origin: 'caller', exitCode: EXIT.poolFile },
   StateFolder: { origin: 'caller', exitCode: EXIT.usage },
   LiveLeases: { origin: 'caller', exitCode: EXIT.refused },
@@ -18,9 +21,11 @@ export const CLI_CODES = {
   DevRunning: { origin: 'caller', exitCode: EXIT.refused },
   PortTaken: { origin: 'caller', exitCode: EXIT.refused },
   NoServer: { origin: 'infrastructure', exitCode: EXIT.unavailable },
+  NotAuthorized: { origin: 'caller', exitCode: EXIT.unavailable },
   NoNamespace: { origin: 'infrastructure', exitCode: EXIT.unavailable },
   NoWorker: { origin: 'infrastructure', exitCode: EXIT.unavailable },
   NoAnswer: { origin: 'infrastructure', exitCode: EXIT.unavailable },
+  OutputLost: { origin: 'caller', exitCode: EXIT.outputIncomplete },
   DemoFailed: { origin: 'infrastructure', exitCode: EXIT.internal },
   Unexpected: { origin: 'infrastructure', exitCode: EXIT.internal },
 } as const satisfies Record<UnavailableReason, CodeFacts> & Record<string, CodeFacts>
@@ -91,13 +96,29 @@ export function reportOf(error: unknown): FailureReport {
     return { code, origin, why: said.why, remedy, exitCode, ...(details ? { details } : {}) }
   }
   if (error instanceof FirepoolUnavailableError) return cliReport(error.reason, error.why, error.remedy)
+  if (error instanceof ConnectionSettingsError)
+    return cliReport('ConnectionSettings', error.why, error.remedy)
   if (error instanceof CommanderError) return usageReport(error)
+  const encoding = encodingOf(error)
+  if (encoding !== null) {
+    return cliReport(
+      'CodecFailed',
+      `the answer is encoded (${encoding}), and no codec given here decodes it`,
+      'name the data converter of the Firepool worker with --data-converter or FIREPOOL_DATA_CONVERTER',
+    )
+  }
   const message = error instanceof Error ? error.message : String(error)
   return cliReport(
     'Unexpected',
     message,
     'set FIREPOOL_DEBUG=1 to see where this comes from; if it is a bug, please report it',
   )
+}
+
+/** How a payload is encoded that the SDK cannot read; null for any other error. */
+function encodingOf(error: unknown): string | null {
+  const message = error instanceof Error && error.name === 'ValueError' ? error.message : ''
+  return /^Unknown encoding: (.*)/.exec(message)?.[1]?.slice(0, 60) ?? null
 }
 
 /** The report of a failure of ours. */

@@ -7,6 +7,14 @@ afterEach(() => {
   vi.useRealTimers()
 })
 
+test.each(['SIGINT', 'SIGQUIT', 'SIGTERM', 'SIGHUP'] as const)('%s asks for the end', (signal) => {
+  interrupt = takeInterrupts(() => {})
+  process.emit(signal)
+  expect(interrupt.signal.aborted).toBe(true)
+  interrupt.release()
+  expect(process.listenerCount(signal)).toBe(0)
+})
+
 test('one press that is heard twice is one; the second press calls again', () => {
   vi.useFakeTimers({ toFake: ['performance'] })
   const again = vi.fn()

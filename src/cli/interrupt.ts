@@ -1,5 +1,5 @@
-/** Ctrl-C, a terminal that closes, and an orderly stop by a supervisor. */
-const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
+/** Ctrl-C, Ctrl-\, a terminal that closes, and an orderly stop by a supervisor. */
+const SIGNALS = ['SIGINT', 'SIGQUIT', 'SIGTERM', 'SIGHUP'] as const
 
 /** npm and timeout(1) pass on a Ctrl-C that the terminal has sent to us already: one press, heard twice. */
 const SAME_PRESS_MS = 500

@@ -14,18 +14,28 @@ export class JobConsole {
   readonly #listener: OutputListener
   readonly #copy: OutputCopy
   readonly #writer: DescriptorWriter
+  readonly #lost: () => boolean
 
-  private constructor(listener: OutputListener, copy: OutputCopy, writer: DescriptorWriter) {
+  private constructor(
+    listener: OutputListener,
+    copy: OutputCopy,
+    writer: DescriptorWriter,
+    lost: () => boolean,
+  ) {
     this.#listener = listener
     this.#copy = copy
     this.#writer = writer
+    this.#lost = lost
   }
 
-  /** @param onReaderGone called when nobody reads our output any more */
+  /** @param onReaderGone called when nobody reads our output any more; a full disk is no reader that has gone */
   static async open(onReaderGone: () => void): Promise<JobConsole> {
+    let lost = false
     const writer = new DescriptorWriter((descriptor, error) => {
-      if (error.code !== 'EPIPE') printNote(`descriptor ${descriptor} takes no more output: ${error.message}`)
-      onReaderGone()
+      if (error.code === 'EPIPE') return onReaderGone()
+      lost = true
+      const name = descriptor === DESCRIPTOR.stdout ? 'standard output' : 'standard error'
+      printNote(`firepool: ${name} takes no more (${error.message}): the rest of it is lost, the job goes on`)
     })
     const copy = new OutputCopy({
       write: (stream, bytes) => writer.write(DESCRIPTOR[stream], bytes),
@@ -36,7 +46,7 @@ export class JobConsole {
       if (writer.queuedBytes > QUEUE_BYTES_MAX) await writer.flush()
       return taken
     })
-    return new JobConsole(listener, copy, writer)
+    return new JobConsole(listener, copy, writer, () => lost)
   }
 
   /** for JobSpec.outputTo */
@@ -52,7 +62,7 @@ export class JobConsole {
     await this.#listener.close()
     const exact = this.#copy.finish(result)
     await this.#writer.flush()
-    return exact
+    return exact && !this.#lost()
   }
 
   async close(): Promise<void> {

@@ -1,4 +1,5 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { execFileSync } from 'node:child_process'
+import { mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Readable } from 'node:stream'
@@ -49,6 +50,24 @@ test('files that cannot be sent', () => {
   expect(() => readFiles([join(dir, 'none')])).toThrow(/no such file/)
   expect(() => readFiles([dir])).toThrow(/folder/)
   expect(() => readFiles([`${join(dir, 'a.sh')}:`])).toThrow(/behind the colon/)
+  expect(() => readFiles([`${join(dir, 'a.sh', 'below')}:x`])).toThrow(/--file .* cannot be read: ENOTDIR/)
+})
+
+test('what is no regular file is refused at once: it may have no end, or nobody who writes it', () => {
+  const pipe = join(dir, 'pipe')
+  execFileSync('mkfifo', [pipe])
+  expect(() => readFiles([pipe])).toThrow(/--file .*pipe cannot be read: it is a pipe; give PATH/)
+  expect(() => readFiles(['/dev/zero'])).toThrow(/it is a device/)
+  symlinkSync('/dev/zero', join(dir, 'link'))
+  expect(() => readFiles([join(dir, 'link')])).toThrow(/it is a device/)
+})
+
+test('files that say they are empty are read up to the bound; all of them together count', () => {
+  expect(readFiles(['/proc/self/stat'])[0]!.content).toMatch(/^\d+ /)
+  writeFileSync(join(dir, 'half'), Buffer.alloc(600_000, 'x'))
+  expect(() => readFiles([join(dir, 'half'), join(dir, 'half')])).toThrow(
+    /with .*half the job has 1200000 bytes or more/,
+  )
 })
 
 test('standard input', async () => {

@@ -1,9 +1,10 @@
 import { isUtf8 } from 'node:buffer'
-import { fstatSync, readFileSync, statSync } from 'node:fs'
+import { fstatSync, statSync } from 'node:fs'
 import { basename } from 'node:path'
 import type { Readable } from 'node:stream'
 import { checkWorkPath, FirepoolError, type JobFile, LIMIT, shown } from '../contract/index.js'
-import { usageError } from './failure.js'
+import { NotRegularError, readUpTo, withRegularFile } from './bounded-read.js'
+import { CliError, usageError } from './failure.js'
 
 const ENV_NAME = /^[A-Za-z_][A-Za-z0-9_]*$/
 
@@ -44,21 +45,30 @@ export function readFiles(specs: readonly string[]): JobFile[] {
     const { path, dest } = splitFileSpec(spec)
     const { problem } = checkWorkPath(dest, `the destination of --file ${shown(path)},`, 'file')
     if (problem) throw new FirepoolError(problem)
-    try {
-      const { size, mode } = statSync(path)
-      bytes += size
-      if (bytes > LIMIT.jobBytes) throw tooLarge(`with ${path} the job`, bytes)
-      const content = readFileSync(path)
-      const permissions = { mode: mode & 0o777 }
-      if (isUtf8(content)) return { path: dest, content: content.toString('utf8'), ...permissions }
-      return { path: dest, content: content.toString('base64'), encoding: 'base64' as const, ...permissions }
-    } catch (error) {
-      const { code, message } = error as NodeJS.ErrnoException
-      if (code === undefined || (error as Error).name === 'CliError') throw error
-      const why = code === 'ENOENT' ? 'there is no such file' : code === 'EISDIR' ? 'it is a folder' : message
-      throw usageError(`--file ${path} cannot be read: ${why}`, 'give PATH or PATH:DEST of a regular file')
-    }
+    const { content, mode } = readJobFile(path, LIMIT.jobBytes - bytes)
+    bytes += content.length
+    const permissions = { mode: mode & 0o777 }
+    if (isUtf8(content)) return { path: dest, content: content.toString('utf8'), ...permissions }
+    return { path: dest, content: content.toString('base64'), encoding: 'base64' as const, ...permissions }
   })
+}
+
+function readJobFile(path: string, bytesMax: number): { content: Buffer; mode: number } {
+  try {
+    return withRegularFile(path, (descriptor, { size, mode }) => {
+      const before = LIMIT.jobBytes - bytesMax
+      // Files of the system (/proc) say 0 and have more.
+      const content = size > bytesMax ? null : readUpTo(descriptor, bytesMax)
+      if (content === null) throw tooLarge(`with ${path} the job`, before + Math.max(size, bytesMax + 1))
+      return { content, mode }
+    })
+  } catch (error) {
+    if (error instanceof CliError) throw error
+    const { code, message } = error as NodeJS.ErrnoException
+    const missing = code === 'ENOENT' ? 'there is no such file' : message
+    const why = error instanceof NotRegularError ? `it is ${message}` : missing
+    throw usageError(`--file ${path} cannot be read: ${why}`, 'give PATH or PATH:DEST of a regular file')
+  }
 }
 
 /** DEST is relative to the work folder; a path that exists with a colon in it is taken whole. */
@@ -72,7 +82,12 @@ function splitFileSpec(spec: string): { path: string; dest: string } {
 }
 
 function exists(path: string): boolean {
-  return statSync(path, { throwIfNoEntry: false }) !== undefined
+  try {
+    statSync(path)
+    return true
+  } catch {
+    return false
+  }
 }
 
 /**

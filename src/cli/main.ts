@@ -1,5 +1,6 @@
 #!/usr/bin/env node
 import { readFileSync } from 'node:fs'
+import { exitWithOutput } from '../exit.js'
 import { type CommandEntry, createProgram } from './program.js'
 
 /** Only the command that is asked for is loaded: Temporal's SDK takes a second, `--help` should not. */
@@ -38,4 +39,4 @@ const argv = process.argv.slice(2)
 const program = await createProgram(version, COMMANDS, argv)
 const exitCode = await program.run()
 // Not left to the event loop: Temporal's runtime and open connections would keep it for a while.
-process.exit(exitCode)
+await exitWithOutput(exitCode)

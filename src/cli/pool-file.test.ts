@@ -1,3 +1,5 @@
+import { execFileSync, spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -119,9 +121,53 @@ test('all errors of all pools come at once, in the order of the file', () => {
     expect.stringMatching(/^14 pools\[1\]\.profile\.startDelay: .*max is 3000 ms/),
     expect.stringMatching(/^15 pools\[1\]\.profile\.prepare: this must be a command as a list/),
     '16 pools[2].name: name is missing',
+    '17 pools[2].guarantee: guarantee is 3, more than the budget of 2',
     '20 pools[3].guarantee: guarantee is 3, more than the budget of 2',
   ])
   for (const problem of problemsOf(text)) expect(problem.remedy, problem.path).not.toBe('')
+})
+
+test('what contradicts another key is found beside all other errors', () => {
+  const text = `pools:
+  - name: a
+    budgett: 1
+    budget: 3
+    guarantee: 9
+    maxPods: 2
+    keepAlive: 99d
+    profile:
+      env: { FIREPOOL_POD: x }
+      limits: 5
+  - { name: b, budget: 0, maxPods: 0 }
+  - { name: c, budget: 3, maxPods: 3, standby: 2, profile: 5 }
+  - { name: d, guarantee: 3, maxPods: 0 }
+`
+  expect(short(text)).toEqual([
+    '3 pools[0].budgett: unknown key "budgett"',
+    '5 pools[0].guarantee: guarantee is 9, more than the budget of 3',
+    '6 pools[0].maxPods: maxPods is 2, less than the budget of 3 needs',
+    '7 pools[0].keepAlive: keepAlive is 8553600000 ms',
+    "9 pools[0].profile.env: profile.env may not set FIREPOOL_POD: the runner finds a job's processes by it",
+    expect.stringMatching(/^10 pools\[0\]\.profile\.limits: this must be a map .*, not 5$/),
+    '11 pools[1].maxPods: maxPods is 0, less than one pod',
+    expect.stringMatching(/^12 pools\[2\]\.profile: this must be a map/),
+    '13 pools[3].budget: budget is missing',
+  ])
+})
+
+test.each([
+  'pools: &p [*p]',
+  '&r { pools: *r }',
+  'pools: [&a { name: a, budget: *a }]',
+  'pools: [&a { name: a, budget: 1, profile: *a }]',
+  'pools: [{ name: a, budget: 1, profile: { env: &e { A: *e } } }]',
+  'pools: [{ name: a, budget: 1, profile: { prepare: &e [*e] } }]',
+  'pools: [&a { name: a, <<: *a, budget: 1 }]',
+])('a cycle is an error whose text has no hole: %s', (text) => {
+  for (const { why, remedy } of problemsOf(text)) {
+    expect(why).toMatch(/contains itself$|unknown key "\w+"$|alias count/)
+    expect(remedy).toMatch(/./)
+  }
 })
 
 test('two pools with one name', () => {
@@ -208,6 +254,24 @@ test('merge keys take what a map does not have itself, and errors in them have t
     '2 pools[0]["<<"]: unknown key "<<"',
   ])
   expect(problemsOf('pools:\n  - &a { name: a, budget: 1, profile: { <<: *a } }\n')).toHaveLength(1)
+})
+
+test('a pipe is read like a file, and an endless one is not read for ever', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'firepool-pools-'))
+  const pipe = join(folder, 'pipe')
+  execFileSync('mkfifo', [pipe])
+  const write = (command: string) => spawn('sh', ['-c', `${command} > "$0"`, pipe], { stdio: 'ignore' })
+  try {
+    write("printf 'pools: [{ name: a, budget: 1 }]'")
+    expect(readPoolFile(pipe)).toMatchObject([{ name: 'a', budget: 1 }])
+    const endless = write('yes')
+    expect(() => readPoolFile(pipe)).toThrow(/pipe cannot be read: it has more than 1 MiB; /)
+    await once(endless, 'exit')
+    expect(() => readPoolFile('/dev/zero')).toThrow(/more than 1 MiB/)
+    expect(() => readPoolFile(folder)).toThrow(/it is a folder/)
+  } finally {
+    rmSync(folder, { recursive: true })
+  }
 })
 
 test.each<[string, Buffer]>([

@@ -1,15 +1,18 @@
 import { isUtf8 } from 'node:buffer'
-import { readFileSync, statSync } from 'node:fs'
+import { closeSync, openSync } from 'node:fs'
 import { z } from 'zod'
 import {
+  type Checked,
   checkPoolSpec,
   closestWord,
   durationMs,
   isRecord,
   LIMIT,
   type PoolSpec,
+  readPoolSpec,
   shown,
 } from '../contract/index.js'
+import { readUpTo } from './bounded-read.js'
 import { CliError, cliReport, type FailureReport, splitMessage } from './failure.js'
 import { type Place, PROBLEMS_MAX, parseYaml, type YamlFile } from './yaml-file.js'
 
@@ -143,12 +146,16 @@ export function readPoolFile(file: string): PoolSpec[] {
 
 /** @throws Error with the reason why it can be no YAML file */
 function readText(file: string): string {
-  const tooLarge = 'it has more than 1 MiB'
-  if (file !== '-' && statSync(file).size > FILE_BYTES_MAX) throw new Error(tooLarge)
-  const bytes = readFileSync(file === '-' ? 0 : file)
-  if (bytes.length > FILE_BYTES_MAX) throw new Error(tooLarge)
-  if (!isUtf8(bytes) || bytes.includes(0)) throw new Error('it is no text in UTF-8')
-  return bytes.toString('utf8')
+  // It may be a pipe: -f <(generate-pools).
+  const descriptor = file === '-' ? 0 : openSync(file, 'r')
+  try {
+    const bytes = readUpTo(descriptor, FILE_BYTES_MAX)
+    if (bytes === null) throw new Error('it has more than 1 MiB')
+    if (!isUtf8(bytes) || bytes.includes(0)) throw new Error('it is no text in UTF-8')
+    return bytes.toString('utf8')
+  } finally {
+    if (descriptor !== 0) closeSync(descriptor)
+  }
 }
 
 /**
@@ -272,28 +279,50 @@ const FIELDS: readonly (readonly [string, ...string[]])[] = [
   ...LIMITS.keyof().options.map((key) => ['profile', 'limits', key] as [string, ...string[]]),
 ]
 
+/** Maps that hold fields, innermost first. */
+const CONTAINERS: readonly (readonly [string, ...string[]])[] = [['profile', 'limits'], ['profile']]
+
 /**
- * What checkPoolSpec says about a pool. It stops at the first problem, so each field is shown to it by itself; then the
- * whole pool, whose problem is that of the field without which there is none.
+ * What is wrong with a pool by the contract. Its checks stop at the first problem, so each field is shown to them by
+ * itself, and then the pool of those that are right.
  */
 function boundProblems(pool: Record<string, unknown>, place: Place, known: readonly Finding[]): Finding[] {
   const found: Finding[] = []
+  let sound = pool
   for (const field of FIELDS) {
     const value = valueAt(pool, field)
     const at: Place = [...place, ...field]
-    if (value === undefined || value === null || known.some((p) => startsWith(p.place, at))) continue
-    const problem = problemOf(draftOf({ name: 'probe', budget: LIMIT.pods, ...nested(field, value) }))
+    if (value === undefined) continue
+    const shape = known.some((p) => startsWith(p.place, at))
+    const probe = { name: 'probe', budget: LIMIT.pods, ...nested(field, value) }
+    const problem = shape ? null : complaint(readPoolSpec(draftOf(probe)))
     if (problem) found.push({ place: at, ...problem })
+    if (shape || problem) sound = without(sound, field)
   }
-  if (found.length > 0 || known.some((p) => startsWith(p.place, place))) return found
-  const problem = problemOf(draftOf(pool as PoolText))
-  if (!problem) return []
-  const cause = FIELDS.find((field) => !problemOf(draftOf(without(pool, field) as PoolText)))
-  return [{ place: [...place, ...(cause ?? [])], ...problem }]
+  for (const container of CONTAINERS) {
+    if (!isRecord(valueAt(sound, container))) sound = without(sound, container)
+  }
+  // It can be looked at without a name, but not without a budget.
+  if (sound.budget === undefined) return found
+  return [...found, ...contradictions({ name: 'probe', ...sound } as unknown as PoolText, place)]
 }
 
-function problemOf(draft: unknown): { why: string; remedy: string } | null {
-  const { problem } = checkPoolSpec(draft)
+/** What each field may say, but not beside the others: found again and again without the field that says it. */
+function contradictions(pool: PoolText, place: Place): Finding[] {
+  const problem = complaint(checkPoolSpec(draftOf(pool)))
+  if (!problem) return []
+  const kind = (why: string | undefined) => why?.replace(/\d+/g, '#')
+  const rest = FIELDS.filter(([key]) => key !== 'name' && key !== 'budget')
+    .filter((field) => valueAt(pool, field) !== undefined)
+    .map((field) => ({ field, pool: without({ ...pool }, field) as unknown as PoolText }))
+  const cause = rest.find(
+    (without) => kind(complaint(checkPoolSpec(draftOf(without.pool)))?.why) !== kind(problem.why),
+  )
+  if (!cause) return [{ place, ...problem }]
+  return [{ place: [...place, ...cause.field], ...problem }, ...contradictions(cause.pool, place)]
+}
+
+function complaint({ problem }: Checked<unknown>): { why: string; remedy: string } | null {
   if (!problem) return null
   const { why, remedy } = splitMessage(inFileWords(problem.message))
   return { why, remedy: remedy ?? 'correct the value; docs/cli.md has every key with its bounds' }

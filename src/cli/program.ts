@@ -1,7 +1,8 @@
 import { Command, CommanderError } from 'commander'
+import { outputWritten } from '../exit.js'
 import { EXIT, EXIT_HELP } from './exit-code.js'
-import { reportOf } from './failure.js'
-import { printFailure, printNote, watchOutput } from './terminal.js'
+import { cliReport, reportOf } from './failure.js'
+import { outputLost, printFailure, printNote, watchOutput, writeOut } from './terminal.js'
 
 const EXAMPLES = `
 Examples:
@@ -10,8 +11,8 @@ Examples:
   firepool pool apply -f pools.yaml                create pools, or change them
   firepool pool list
 
-Environment: TEMPORAL_ADDRESS and TEMPORAL_NAMESPACE (server), FIREPOOL_DIR (state folder), NO_COLOR,
-FIREPOOL_DEBUG=1 (stack traces).`
+Environment: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, TEMPORAL_PROFILE, TEMPORAL_API_KEY, TEMPORAL_TLS* (server),
+FIREPOOL_DIR (state folder), FIREPOOL_DATA_CONVERTER (encryption), NO_COLOR, FIREPOOL_DEBUG=1 (stack traces).`
 
 export interface CommandEntry {
   name: string
@@ -39,7 +40,7 @@ export async function createProgram(
     .enablePositionalOptions()
     .showSuggestionAfterError()
     .exitOverride()
-    .configureOutput({ outputError: () => {} })
+    .configureOutput({ writeOut, outputError: () => {} })
     .addHelpText('after', EXAMPLES)
     .addHelpText('after', EXIT_HELP)
   const wanted = argv[0] === 'help' ? argv[1] : argv[0]
@@ -55,14 +56,32 @@ export async function createProgram(
   return {
     async run() {
       watchOutput()
-      try {
-        await root.parseAsync([...argv], { from: 'user' })
-        return Number(process.exitCode ?? EXIT.ok)
-      } catch (error) {
-        return failed(error, active ? active.opts().json === true : wantsJson(argv))
-      }
+      return complete(await parse())
     },
   }
+  async function parse(): Promise<number> {
+    try {
+      await root.parseAsync([...argv], { from: 'user' })
+      return Number(process.exitCode ?? EXIT.ok)
+    } catch (error) {
+      return failed(error, active ? active.opts().json === true : wantsJson(argv))
+    }
+  }
+}
+
+/** Waits until the output is out. A command that did all that was asked fails when its result is lost. */
+async function complete(exitCode: number): Promise<number> {
+  await outputWritten()
+  const error = outputLost()
+  if (error === null) return exitCode
+  const why = `standard output could not be written (${error.message}); what was asked is done`
+  const report = cliReport(
+    'OutputLost',
+    why,
+    'make room, or write it elsewhere, and look before you repeat it',
+  )
+  printFailure(report, false)
+  return exitCode === EXIT.ok ? report.exitCode : exitCode
 }
 
 /** Commander copies settings only to commands that it makes itself. */

@@ -1,4 +1,4 @@
-import { readFileSync, realpathSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, readFileSync, realpathSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { identifySelf, isAlive } from '../local/process.js'
 import { makeFolder } from '../make-folder.js'
@@ -56,6 +56,11 @@ export function readDevFile(dir: string): DevFile | undefined {
   } catch {
     return undefined
   }
+}
+
+/** Whether a dev server runs on the folder, or one that ran there was killed. */
+export function hasDevFile(dir: string): boolean {
+  return existsSync(fileIn(dir))
 }
 
 /**

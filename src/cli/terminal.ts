@@ -1,3 +1,4 @@
+import { fstatSync, writeSync } from 'node:fs'
 import { errorJson, type FailureReport } from './failure.js'
 
 /** What is written where: results to standard output, all else to standard error. */
@@ -26,12 +27,38 @@ export function paint(style: Style, text: string, stream: { isTTY?: boolean } = 
 
 /** A result for people. */
 export function printOut(text: string): void {
-  process.stdout.write(text.endsWith('\n') ? text : `${text}\n`)
+  writeOut(text.endsWith('\n') ? text : `${text}\n`)
 }
 
 /** A result for machines: one object, on standard output. */
 export function printJson(value: unknown): void {
-  process.stdout.write(`${JSON.stringify(value, null, process.stdout.isTTY ? 2 : 0)}\n`)
+  writeOut(`${JSON.stringify(value, null, process.stdout.isTTY ? 2 : 0)}\n`)
+}
+
+/**
+ * Text on standard output. Node takes a write to a file for done when the disk had room for a part of it only: files are
+ * written here, to their end.
+ */
+export function writeOut(text: string): void {
+  const { fd } = process.stdout
+  if (!isFile(fd)) {
+    process.stdout.write(text)
+    return
+  }
+  try {
+    const bytes = Buffer.from(text)
+    for (let at = 0; at < bytes.length; ) at += writeSync(fd, bytes, at)
+  } catch (error) {
+    lost = error as NodeJS.ErrnoException
+  }
+}
+
+function isFile(fd: number): boolean {
+  try {
+    return fstatSync(fd).isFile()
+  } catch {
+    return false
+  }
 }
 
 /** Everything that is not the result. */
@@ -71,18 +98,27 @@ export function printable(text: string): string {
   return text.replace(CONTROL, '\ufffd')
 }
 
-/** `| head` closes our output: that is no failure. A command with something to tidy up sets its own `then`. */
+let onClosed: () => void = () => {}
+let lost: NodeJS.ErrnoException | null = null
+
+/**
+ * `| head` closes our output: that is no failure, and the command goes on to its end, with its exit code. One that would
+ * work for nobody sets its own `then`.
+ */
 export function onOutputClosed(then: () => void): void {
-  closed = then
+  onClosed = then
 }
 
-let closed: () => void = () => process.exit(0)
+/** Why a part of the result could not be written although somebody wants it (a full disk), or null. */
+export function outputLost(): NodeJS.ErrnoException | null {
+  return lost
+}
 
 export function watchOutput(): void {
   for (const stream of [process.stdout, process.stderr]) {
     stream.on('error', (error: NodeJS.ErrnoException) => {
-      if (error.code === 'EPIPE') closed()
-      else if (stream === process.stdout) throw error
+      if (error.code === 'EPIPE') onClosed()
+      else if (stream === process.stdout) lost = error
     })
   }
 }

@@ -31,7 +31,7 @@ const BECAUSE: Record<WaitReason, (status: PoolStatus, now: number) => string> =
   PodStarting: ({ pods }) =>
     pods.starting + pods.promoting > 0
       ? `${pods.starting + pods.promoting} on the way to be ready; it goes on when one is`
-      : 'no pod is free, and none can be started before another one has ended',
+      : 'no pod is free, and none can be started before another one has ended; if that lasts, raise maxPods in the pool file and apply it',
   PodStartFailed: ({ pool, breaker }, now) => {
     const why = cut((breaker.last?.message ?? 'no reason known').replace(/\s+/g, ' '), MESSAGE_CHARS_MAX)
     const again =

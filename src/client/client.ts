@@ -4,14 +4,18 @@ import { type Client, type WorkflowHandle, WorkflowIdConflictPolicy } from '@tem
 import { WorkflowExecutionAlreadyStartedError } from '@temporalio/common'
 import {
   ACQUIRE_OPTIONS,
+  type Checked,
   checkAcquire,
   checkJob,
   checkOnPodLost,
+  checkOptionalVersion,
   checkPoolName,
   checkPoolSpec,
   checkResize,
   checkSpecNames,
   FirepoolError,
+  invalid,
+  isRecord,
   type JobResult,
   LIMIT,
   type Page,
@@ -28,6 +32,7 @@ import {
   type Resize,
   type RunJobInput,
   refuseUnknownNames,
+  shown,
   UPDATE,
   utf8Bytes,
   WORKFLOW,
@@ -36,7 +41,7 @@ import { acceptedValue, endedByTemporal, meaningOf, poolNotFound } from './error
 import { isPolled } from './pollers.js'
 import { openSession, type Session, type SessionOptions } from './session.js'
 import { specInForce } from './spec-history.js'
-import { FirepoolUnavailableError } from './unavailable.js'
+import { FirepoolUnavailableError, notAuthorized } from './unavailable.js'
 import { lookAtWait, type Waiting, watchWait } from './waiting.js'
 
 /** How long a pool may take to answer; it answers in milliseconds unless no worker runs. */
@@ -139,8 +144,9 @@ class TemporalFirepoolClient implements FirepoolClient {
   ) {}
 
   async applyPool(given: PoolSpecInput): Promise<Applied> {
-    acceptedValue(checkSpecNames({ v: 1, ...given }))
-    const spec = acceptedValue(checkPoolSpec({ v: 1, ...given }))
+    if (!isRecord(given)) acceptedValue(checkPoolSpec(given))
+    acceptedValue(checkSpecNames({ ...given }))
+    const spec = acceptedValue(checkPoolSpec({ ...given, v: given.v ?? 1 }))
     if (await this.startPool(spec)) return { outcome: 'created', spec }
     const before = await this.poolSpec(spec.name)
     if (isDeepStrictEqual(before, spec)) return { outcome: 'unchanged', spec }
@@ -211,7 +217,9 @@ class TemporalFirepoolClient implements FirepoolClient {
     return this.query(name, async (handle, runId) => {
       const spec = await specInForce(this.client, handle.workflowId, runId)
       if (!spec)
-        throw new Error(`the history of ${handle.workflowId} holds no spec; was it started by Firepool?`)
+        throw new Error(
+          `the history of ${handle.workflowId} holds no spec that can be read; was it started by Firepool, and is this client's payload codec that of its worker?`,
+        )
       return spec
     })
   }
@@ -242,7 +250,7 @@ class TemporalFirepoolClient implements FirepoolClient {
   }
 
   async deletePool(name: string, options: DeleteOptions = {}): Promise<void> {
-    const { force = false, onProgress, signal } = options
+    const { force = false, onProgress, signal } = options ?? {}
     onProgress?.(await this.update(name, UPDATE.delete, { v: 1, force }))
     while (!signal?.aborted) {
       await new Promise((resolve) => setTimeout(resolve, DELETE_LOOK_MS))
@@ -259,10 +267,13 @@ class TemporalFirepoolClient implements FirepoolClient {
   }
 
   async runJob(input: RunJobInput, options: RunJobOptions = {}): Promise<JobResult> {
-    const workflowId = options.workflowId ?? `firepool-run-${randomUUID()}`
+    const { signal, onStarted, onWaiting, ...given } = options ?? {}
+    const workflowId = given.workflowId ?? `firepool-run-${randomUUID()}`
     checkRunJob(input, workflowId)
-    const { signal, onStarted, onWaiting } = options
-    signal?.throwIfAborted()
+    if (signal?.aborted) {
+      const why = 'the job was cancelled before it began; run it if it is still wanted'
+      throw new FirepoolError(problem('Cancelled', why))
+    }
     const handle = await this.startJob(input, workflowId)
     onStarted?.(workflowId)
     const over = new AbortController()
@@ -369,6 +380,8 @@ class TemporalFirepoolClient implements FirepoolClient {
           'set TEMPORAL_NAMESPACE, or create it: temporal operator namespace create',
           { cause: error },
         )
+      case 'notAuthorized':
+        return notAuthorized(`the Temporal server (namespace '${namespace}')`, error)
       case 'noServer':
         return new FirepoolUnavailableError(
           'NoServer',
@@ -378,6 +391,13 @@ class TemporalFirepoolClient implements FirepoolClient {
         )
       case 'unanswered':
         return this.unanswered(error)
+      case 'stuck':
+        return new FirepoolUnavailableError(
+          'NoAnswer',
+          `workflow ${poolWorkflowId(pool)} answers nobody, because its workflow task fails`,
+          "look at it in the Temporal UI, and at the worker's log; it goes on by itself once a worker can run it",
+          { cause: error },
+        )
       case 'unknown':
         return error
     }
@@ -413,16 +433,19 @@ export function noWorker(namespace: string, cause?: unknown): FirepoolUnavailabl
 const RUN_JOB_OPTIONS = ['v', 'pool', 'job', 'onPodLost', ...ACQUIRE_OPTIONS]
 
 /** Refused here, before it becomes a payload that the server would refuse in a worse way. */
-function checkRunJob(input: RunJobInput, workflowId: string): void {
+function checkRunJob(input: RunJobInput, workflowId: unknown): void {
+  if (!isRecord(input)) acceptedValue(invalid(`runJob takes { pool, job }, not ${shown(input)}`))
+  acceptedValue(checkOptionalVersion(input.v))
   acceptedValue(refuseUnknownNames('runJob', 'option', { ...input }, RUN_JOB_OPTIONS))
   acceptedValue(checkPoolName(input.pool))
-  acceptedValue(checkAcquire(input, workflowId))
+  acceptedValue(checkAcquire(input, acceptedValue(checkWorkflowId(workflowId))))
   acceptedValue(checkOnPodLost(input.onPodLost))
   acceptedValue(checkJob(input.job))
-  const bytes = utf8Bytes(workflowId)
-  if (workflowId === '' || bytes > LIMIT.workflowIdBytes) {
-    throw new FirepoolError(
-      problem('InvalidRequest', `workflowId has ${bytes} bytes; use 1 to ${LIMIT.workflowIdBytes}`),
-    )
-  }
+}
+
+function checkWorkflowId(value: unknown): Checked<string> {
+  const bytes = typeof value === 'string' ? utf8Bytes(value) : 0
+  if (bytes > 0 && bytes <= LIMIT.workflowIdBytes) return { value: value as string }
+  const found = typeof value === 'string' ? `one of ${bytes} bytes` : shown(value)
+  return invalid(`workflowId must be a text of 1 to ${LIMIT.workflowIdBytes} bytes, not ${found}`)
 }

@@ -35,6 +35,9 @@ test.each([
     { kind: 'noServer', detail: 'what answers there is no Temporal server' },
   ],
   [12, 'unknown method', { kind: 'unknown' }],
+  [9, 'Unable to query workflow due to Workflow Task in failed state.', { kind: 'stuck' }],
+  [9, 'Unable to perform workflow execution update due to Workflow Task in failed state.', { kind: 'stuck' }],
+  [9, 'no poller seen for task queue recently, worker may be down', { kind: 'unanswered' }],
   [5, 'Namespace x is not found.', { kind: 'noNamespace' }],
   [5, 'workflow not found for ID: pool/x', { kind: 'poolNotFound' }],
 ])('gRPC %d %s', (code, details, meaning) => {

@@ -16,9 +16,11 @@ import { problemOf } from '../workflows/failure.js'
 
 // gRPC status codes
 const NOT_FOUND = 5
+const PERMISSION_DENIED = 7
 const FAILED_PRECONDITION = 9
 const UNIMPLEMENTED = 12
 const UNAVAILABLE = 14
+const UNAUTHENTICATED = 16
 
 /** @throws FirepoolError with the problem, if there is one */
 export function acceptedValue<T>(checked: Checked<T>): T {
@@ -37,7 +39,11 @@ export type Meaning =
   | { kind: 'noNamespace' }
   /** the server took the question, nobody answered it */
   | { kind: 'unanswered' }
+  /** the pool's workflow fails its tasks, so it answers nobody until that is mended */
+  | { kind: 'stuck' }
   | { kind: 'noServer'; detail: string }
+  /** the server does not take our API key or certificate, or they are not for this namespace */
+  | { kind: 'notAuthorized' }
   | { kind: 'unknown' }
 
 /** Reads an error of the Temporal client, however deep its cause lies. */
@@ -55,8 +61,11 @@ export function meaningOf(error: unknown): Meaning {
     if (!isGrpcServiceError(cause)) continue
     // The server's own word when no worker has polled lately.
     if (cause.code === FAILED_PRECONDITION && /poller/i.test(cause.details)) return { kind: 'unanswered' }
+    if (cause.code === FAILED_PRECONDITION && /workflow task in failed state/i.test(cause.details))
+      return { kind: 'stuck' }
     if (cause.code === NOT_FOUND)
       return { kind: /namespace/i.test(cause.details) ? 'noNamespace' : 'poolNotFound' }
+    if (cause.code === UNAUTHENTICATED || cause.code === PERMISSION_DENIED) return { kind: 'notAuthorized' }
     if (cause.code === UNAVAILABLE)
       return { kind: 'noServer', detail: shortCause(cause.details || cause.message) }
     if (cause.code === UNIMPLEMENTED && /HTTP status/.test(cause.details))

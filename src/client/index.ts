@@ -17,6 +17,8 @@ export type {
   RunJobInput,
 } from '../contract/index.js'
 export { FirepoolError } from '../contract/index.js'
+export { type ConnectionSettings, type ServerSettings, serverFromEnvironment } from '../server/connection.js'
+export { ConnectionSettingsError } from '../server/settings-error.js'
 export {
   type Applied,
   createFirepoolClient,

@@ -1,5 +1,5 @@
 import type { Client } from '@temporalio/client'
-import { checkPoolSpec, isRecord, type PoolSpec, SIGNAL, UPDATE } from '../contract/index.js'
+import { isRecord, type PoolSpec, readPoolSpec, SIGNAL, UPDATE } from '../contract/index.js'
 import { firstValue } from './payload.js'
 
 const PAGE_EVENTS = 1_000
@@ -51,5 +51,5 @@ async function read(
   payloads: readonly object[] | null | undefined,
   pick: (value: unknown) => unknown,
 ): Promise<PoolSpec | null> {
-  return checkPoolSpec(pick(await firstValue(client, payloads))).value ?? null
+  return readPoolSpec(pick(await firstValue(client, payloads))).value ?? null
 }

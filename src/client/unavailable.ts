@@ -1,5 +1,8 @@
-/** Why nobody answered: no server, a server without the namespace, no worker, or a worker that is too slow. */
-export type UnavailableReason = 'NoServer' | 'NoNamespace' | 'NoWorker' | 'NoAnswer'
+/**
+ * Why nobody answered: no server, a server that does not let us in or has no such namespace, no worker, or a worker that is
+ * too slow.
+ */
+export type UnavailableReason = 'NoServer' | 'NotAuthorized' | 'NoNamespace' | 'NoWorker' | 'NoAnswer'
 
 /**
  * Nobody could be asked, so nothing is known about the pool or the job: neither that it failed nor that it did not.
@@ -18,4 +21,14 @@ export class FirepoolUnavailableError extends Error {
   ) {
     super(`${reason}: ${why}; ${remedy}`, options)
   }
+}
+
+/** @param server whom we asked, for the message */
+export function notAuthorized(server: string, cause: unknown): FirepoolUnavailableError {
+  return new FirepoolUnavailableError(
+    'NotAuthorized',
+    `${server} does not let us in`,
+    'look at TEMPORAL_API_KEY, the client certificate, and whether they are for this namespace',
+    { cause },
+  )
 }

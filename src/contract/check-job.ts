@@ -22,7 +22,7 @@ const JOB_FIELDS: Readonly<Record<keyof JobSpec, true>> = {
 }
 const FILE_FIELDS = ['path', 'content', 'encoding', 'mode'] as const
 /** Variables by which the runner finds a job's processes again. */
-const RESERVED_ENV = ['FIREPOOL_POD', 'FIREPOOL_INCARNATION', 'FIREPOOL_EPOCH', 'FIREPOOL_JOB_ID']
+export const RESERVED_ENV = ['FIREPOOL_POD', 'FIREPOOL_INCARNATION', 'FIREPOOL_EPOCH', 'FIREPOOL_JOB_ID']
 const PATH_CHARS_MAX = 4_096
 const URL_CHARS_MAX = 2_048
 
@@ -33,7 +33,8 @@ const URL_CHARS_MAX = 2_048
  */
 export function checkJob(job: unknown): Checked<number> {
   if (!isRecord(job)) return invalid(`a job is { command, ... }, not ${shown(job)}`)
-  const bytes = utf8Bytes(JSON.stringify(job) ?? '')
+  const bytes = jsonBytes(job)
+  if (bytes === null) return invalid(`the job cannot be written as JSON: ${shown(job)}`)
   if (bytes > LIMIT.jobBytes) {
     return invalid(
       `the job has ${bytes} bytes, at most ${LIMIT.jobBytes} are allowed (Temporal's payload limit); let the job fetch large input itself, or put it into the pod by several jobs`,
@@ -41,6 +42,15 @@ export function checkJob(job: unknown): Checked<number> {
   }
   // Other SDKs write null for a field that is not set.
   return checkJobFields(Object.fromEntries(Object.entries(job).filter(([, value]) => value !== null)))
+}
+
+/** null for what is no JSON: it contains itself, or has a bigint. */
+function jsonBytes(value: unknown): number | null {
+  try {
+    return utf8Bytes(JSON.stringify(value) ?? '')
+  } catch {
+    return null
+  }
 }
 
 /**

@@ -1,4 +1,6 @@
 import { type Checked, checkNumber, checkPoolName, invalid, isRecord, shown, utf8Bytes } from './check.js'
+import { RESERVED_ENV } from './check-job.js'
+import type { Problem } from './errors.js'
 import { LIMIT, TIMEOUT } from './limits.js'
 import { refuseUnknownNames } from './option-names.js'
 import type { PoolSpec, Profile } from './pool.js'
@@ -8,9 +10,19 @@ const MAX_START_DELAY_MS = 10 * 60_000
 
 /**
  * A pool spec as it crosses an edge: every number within its bound (F8), durations allowed where the name ends in Ms,
- * missing numbers with their defaults.
+ * missing numbers with their defaults, and nothing in it that contradicts the rest.
  */
 export function checkPoolSpec(value: unknown): Checked<PoolSpec> {
+  const spec = readPoolSpec(value)
+  if (spec.problem) return spec
+  return contradictionIn(spec.value) ?? spec
+}
+
+/**
+ * The same for what a pool was given once: a spec that an earlier release took must stay readable, or the pool's history
+ * would not replay.
+ */
+export function readPoolSpec(value: unknown): Checked<PoolSpec> {
   if (!isRecord(value)) return invalid(`a pool spec is an object, not ${shown(value)}`)
   if (value.v !== 1)
     return invalid(`this Firepool understands version 1 of a pool spec, not ${shown(value.v)}`)
@@ -27,6 +39,21 @@ export function checkPoolSpec(value: unknown): Checked<PoolSpec> {
       `the spec of pool ${name.value} has ${bytes} bytes, at most ${LIMIT.specBytes} are allowed`,
     )
   return { value: spec }
+}
+
+/** What each field may say by itself, but not beside the others: such a pool would run and serve nobody, or too few. */
+function contradictionIn({ budget, maxPods, profile }: PoolSpec): { problem: Problem } | null {
+  if (maxPods < Math.max(1, budget)) {
+    const needs = budget > 0 ? `the budget of ${budget} needs` : 'one pod'
+    return invalid(
+      `maxPods is ${maxPods}, less than ${needs}; it bounds all pods, standbys and pods on their way included: raise it to ${Math.max(1, budget)} or more, or leave it out`,
+    )
+  }
+  const reserved = RESERVED_ENV.find((name) => Object.hasOwn(profile.env, name))
+  if (reserved === undefined) return null
+  return invalid(
+    `profile.env may not set ${reserved}: the runner finds a job's processes by it; choose another name`,
+  )
 }
 
 const SPEC_FIELDS: Readonly<Record<keyof PoolSpec, true>> = {

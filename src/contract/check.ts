@@ -21,9 +21,12 @@ export function invalid(message: string): { problem: Problem } {
 export function shown(value: unknown): string {
   let text: string
   try {
-    text = typeof value === 'string' ? JSON.stringify(value) : (JSON.stringify(value) ?? String(value))
-  } catch {
-    text = String(value)
+    // NaN and Infinity would be null.
+    text = typeof value === 'number' ? String(value) : (JSON.stringify(value) ?? String(value))
+  } catch (error) {
+    const circular = /circular/i.test(String(error)) ? 'contains itself' : 'is no JSON'
+    const kind = Array.isArray(value) ? 'a list' : 'an object'
+    text = typeof value === 'object' ? `${kind} that ${circular}` : String(value)
   }
   return text.length > 80 ? `${text.slice(0, 77)}...` : text
 }
@@ -157,6 +160,12 @@ export function checkLeaseId(value: unknown): Checked<string> {
   )
 }
 
+/** The `v` of a shape in which it may be left out. */
+export function checkOptionalVersion(v: unknown): Checked<1> {
+  const problem = v === undefined || v === null ? null : checkVersion({ v })
+  return problem ? { problem } : { value: 1 }
+}
+
 function checkVersion(value: Record<string, unknown>): Problem | null {
   if (value.v === 1) return null
   return problem(
@@ -183,6 +192,11 @@ export function checkHolder(value: unknown): Checked<Holder> {
   }
 }
 
+export function checkReplyTo(value: unknown): Checked<LeaseRequest['replyTo']> {
+  if (value === 'signal' || value === 'token') return { value }
+  return invalid(`replyTo must be 'signal' or 'token', not ${shown(value)}; leave it out for 'token'`)
+}
+
 /** The payload of `firepool.request`, without its batch. */
 export function checkLeaseRequest(value: unknown, now: number): Checked<LeaseRequest> {
   if (!isRecord(value)) return invalid(`a request is an object, not ${shown(value)}`)
@@ -196,8 +210,8 @@ export function checkLeaseRequest(value: unknown, now: number): Checked<LeaseReq
   if (typeof leaseWorkflowId !== 'string' || leaseWorkflowId === '' || leaseWorkflowId.length > 1_000) {
     return invalid(`leaseWorkflowId must be an id of 1 to 1,000 characters, not ${shown(leaseWorkflowId)}`)
   }
-  if (replyTo !== 'signal' && replyTo !== 'token')
-    return invalid(`replyTo must be 'signal' or 'token', not ${shown(replyTo)}`)
+  const reply = checkReplyTo(replyTo)
+  if (reply.problem) return reply
   const options = checkAcquire(
     { ...(value as AcquireOptions), acquireTimeout: TIMEOUT.acquireMs },
     holder.value.workflowId,
@@ -228,7 +242,7 @@ export function checkLeaseRequest(value: unknown, now: number): Checked<LeaseReq
       priority,
       requestedAtMs: requested.value,
       deadlineMs: deadline.value,
-      replyTo,
+      replyTo: reply.value,
     },
   }
 }

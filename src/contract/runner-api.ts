@@ -1,5 +1,18 @@
-import type { Problem } from './errors.js'
+import { type Problem, problem } from './errors.js'
 import type { JobOutcome, JobSpec } from './job.js'
+
+/**
+ * One side of a runner's API speaks a version that the other does not. A pod outlives the worker that started it, and its image may be
+ * of another release: so the runner says its version when it is ready (RunnerReady) and in every answer, and names it when it refuses
+ * a request of another one; a worker replaces the pod whose version it does not speak.
+ * @param code PodLost, or LeaseRevoked for a job that was refused: it never started
+ * @param what who speaks what
+ */
+export function versionProblem(code: 'PodLost' | 'LeaseRevoked', what: string): Problem {
+  return problem(code, `${what}. Use a worker and a pod image of matching versions.`, {
+    reason: 'ContractVersion',
+  })
+}
 
 /**
  * The HTTP API of the runner in each pod. JSON in and out; errors are `{ problem }` with the status of HTTP_STATUS.

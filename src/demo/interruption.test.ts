@@ -37,8 +37,10 @@ test('the second signal forces, but not the echo of the first', () => {
 
 test('once closed, signals are the process own business again', () => {
   const { source, end } = world()
+  const signals = ['SIGINT', 'SIGQUIT', 'SIGTERM', 'SIGHUP']
+  for (const signal of signals) expect(source.listenerCount(signal)).toBe(1)
   end.close()
-  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) expect(source.listenerCount(signal)).toBe(0)
+  for (const signal of signals) expect(source.listenerCount(signal)).toBe(0)
 })
 
 test('work goes on until it is done or aborted, whichever is first', async () => {

@@ -1,7 +1,7 @@
 import { constants } from 'node:os'
 
-/** Signals that ask the demo to end: Ctrl-C, kill, and a terminal that was closed. */
-const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
+/** Signals that ask the demo to end: Ctrl-C, Ctrl-\, kill, and a terminal that was closed. */
+const SIGNALS = ['SIGINT', 'SIGQUIT', 'SIGTERM', 'SIGHUP'] as const
 export type EndSignal = (typeof SIGNALS)[number]
 
 /** npm passes a Ctrl-C on that the terminal has delivered already: within this time it is the same press. */
@@ -35,7 +35,7 @@ export interface SignalSource {
 }
 
 /**
- * Turns the first Ctrl-C (or SIGTERM, SIGHUP) into an abort, and calls `force` at the second one.
+ * Turns the first of these signals into an abort, and calls `force` at the second one.
  * @param nowMs a clock, ms
  */
 export function listenForEnd(

@@ -1,4 +1,5 @@
 import { formatMs } from '../contract/index.js'
+import { HURRY_MS, outputWritten } from '../exit.js'
 import { Cleanup } from './cleanup.js'
 import { type ForcedEnd, forceEnd } from './force.js'
 import { loadHumanEval, type Problem, resolvePython } from './humaneval.js'
@@ -46,8 +47,10 @@ export async function runDemo(options: DemoOptions, streams: DemoStreams): Promi
   }
   const end = listenForEnd(() => {
     say('firepool demo: killed everything')
-    forceEnd(force)
-    process.exit(1)
+    void outputWritten(HURRY_MS).then(() => {
+      forceEnd(force)
+      process.exit(1)
+    })
   })
   streams.onClosed?.(() => end.abort(new Interrupted('SIGPIPE')))
   // An error that nobody caught must not leave pods and files behind.

@@ -22,7 +22,9 @@ import {
   UPDATE,
   WORKFLOW,
 } from '../contract/index.js'
+import { serverOnPurpose } from '../server/connection.js'
 import { openServer, type TemporalServer } from '../server/dev-server.js'
+import { whyUnreachable } from '../server/diagnosis.js'
 import type { Progress } from '../server/resolve.js'
 import { type FirepoolWorker, startFirepoolWorker } from '../worker.js'
 import { createDemoActivities } from './activities.js'
@@ -91,9 +93,13 @@ export class Stage {
     cleanup.add('stop the Temporal server', () => server.stop())
     options.force.serverPid = server.pid
     signal.throwIfAborted()
-    const connection = await Connection.connect({ address: server.address }).catch((error: Error) => {
-      throw new Error(`no Temporal server answers at ${server.address}: ${error.message}`)
-    })
+    const { address } = server
+    const connection = await Connection.connect({ address, ...server.connection }).catch(
+      async (error: Error) => {
+        const why = await whyUnreachable(address, server.connection)
+        throw new Error(`no Temporal server answers at ${address}: ${why ?? error.message}`)
+      },
+    )
     // Never closed: a call of this client that waits for its next attempt would then throw out of a timer and end the
     // process in the middle of the cleanup. It ends with the process.
     const client = new Client({ connection, namespace: server.namespace })
@@ -105,13 +111,14 @@ export class Stage {
 
   private async startFirepool(folder: DemoFolder, connection: Connection): Promise<void> {
     const { address, namespace } = this.server
+    const settings = { address, namespace, ...this.server.connection }
     const other = folder.shared ? await otherWorker(connection, namespace, folder.shared.pids()) : null
     if (other) {
       this.podsBy = `the Firepool worker that serves this server already (${other})`
       return
     }
     const dir = join(folder.dir, 'firepool')
-    const firepool = await startFirepoolWorker({ address, namespace, dir })
+    const firepool = await startFirepoolWorker({ ...settings, dir })
     this.firepool = firepool
     this.podsBy = 'a Firepool worker in this process'
     if (!folder.shared) this.options.cleanup.add('stop the pods', () => firepool.backend.stopAll())
@@ -122,7 +129,7 @@ export class Stage {
   /** Starts the worker of the loops. */
   async startLoops(problems: readonly Problem[]): Promise<void> {
     const { address, namespace } = this.server
-    const connection = await NativeConnection.connect({ address })
+    const connection = await NativeConnection.connect({ address, ...this.server.connection })
     const worker = await Worker.create({
       connection,
       namespace,
@@ -214,7 +221,7 @@ interface DemoFolder {
 }
 
 async function demoFolder({ cleanup, env, force }: StageOptions): Promise<DemoFolder> {
-  if (env.TEMPORAL_ADDRESS) {
+  if (serverOnPurpose(env)) {
     const shared = await enterSharedFolder()
     cleanup.add('leave the shared folder', () => shared.leave())
     return { dir: shared.dir, shared }

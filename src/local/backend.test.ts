@@ -54,6 +54,19 @@ describe('a pod', () => {
     }
   })
 
+  test.each([0, 2])(
+    'of version %i of the contract is failed by name, and holds nothing any more',
+    async (v) => {
+      const backend = world.open()
+      const pod = podName()
+      await backend.create([order(pod, {}, { env: { SPEAKS: String(v) } })])
+      const failed = await listed(backend, pod, 'failed')
+      expect(failed.reason).toBe('ContractVersion')
+      expect(failed.message).toMatch(new RegExp(`speaks version ${v} of the contract, this worker version 1`))
+      expect(marked(pod)).toEqual([])
+    },
+  )
+
   test('leads a session of its own, and its output goes to a log in its folder', async () => {
     const backend = world.open()
     const pod = podName()

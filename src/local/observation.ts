@@ -1,21 +1,21 @@
 import type { ChildProcess } from 'node:child_process'
 import { closeSync, existsSync, fstatSync, openSync, readSync } from 'node:fs'
 import { join } from 'node:path'
-import type { ObservedPod, RunnerFailed, RunnerReady } from '../contract/index.js'
+import { CONTRACT_VERSION, type ObservedPod, type RunnerFailed, type RunnerReady } from '../contract/index.js'
 import { endProcesses } from './ending.js'
 import { LOG_FILE } from './launch.js'
 import { isAlive, type ProcessScanner, processAgeMs } from './process.js'
-import type { PodEnd, PodEntry, Registry } from './registry.js'
+import { isOtherVersion, type PodEnd, type PodEntry, type Registry } from './registry.js'
 
 /** The end of the log that goes into a failure's message: enough for a stack trace, little for a history. */
 const LOG_TAIL_BYTES = 2_048
 
-type Failure = 'exited' | 'failed.json' | 'timeout'
+type Failure = 'exited' | 'failed.json' | 'timeout' | 'version'
 
 /** What the files and the process table say about a pod, without changing anything. */
 export type Finding =
   | { kind: 'starting' }
-  | { kind: 'ready'; ready: RunnerReady }
+  | { kind: 'ready'; ready: Pick<RunnerReady, 'address' | 'incarnation'> }
   /** it has failed, and what it held may still be there */
   | { kind: 'failing'; why: Failure }
   | { kind: 'failed'; end: PodEnd }
@@ -70,7 +70,8 @@ export class Observer {
     const end = this.#registry.readEnd(pod, entry.run)
     if (end) return { kind: 'failed', end }
     const ready = this.#registry.readReady(pod, entry.run)
-    const why = this.#failure(entry, ready !== undefined)
+    const why =
+      this.#failure(entry, ready !== undefined) ?? (isOtherVersion(ready?.v) ? 'version' : undefined)
     if (why !== undefined) {
       if (!existsSync(this.#registry.runFolder(pod, entry.run))) return { kind: 'gone' }
       // Its death is wanted: it stays what it was until it is gone.
@@ -156,6 +157,11 @@ export class Observer {
     const folder = this.#registry.runFolder(entry.order.pod, entry.run)
     const log = logTail(join(folder, LOG_FILE))
     const tail = log ? `; end of its log: ${log}` : '; its log is empty'
+    if (why === 'version') {
+      const v = this.#registry.readReady(entry.order.pod, entry.run)?.v
+      const message = `the runner speaks version ${v} of the contract, this worker version ${CONTRACT_VERSION}; use a worker and a pod image of matching versions`
+      return { v: 1, reason: 'ContractVersion', message }
+    }
     if (why === 'timeout') {
       const message = `not ready within ${entry.order.startTimeoutMs} ms of its start; raise podStart, or make prepare shorter`
       return { v: 1, reason: 'StartTimeout', message: message + tail }

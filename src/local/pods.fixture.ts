@@ -38,7 +38,7 @@ const env = process.env
 const dir = env.FIREPOOL_POD_DIR
 const profile = JSON.parse(env.FIREPOOL_PROFILE)
 const put = (file, value) => {
-  writeFileSync(dir + '/' + file + '.tmp', JSON.stringify({ v: 1, ...value }))
+  writeFileSync(dir + '/' + file + '.tmp', JSON.stringify({ v: Number(profile.env.SPEAKS ?? 1), ...value }))
   renameSync(dir + '/' + file + '.tmp', dir + '/' + file)
 }
 for (const folder of ['home', 'work', 'jobs']) mkdirSync(dir + '/' + folder, { recursive: true })

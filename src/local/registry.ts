@@ -12,7 +12,7 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { join } from 'node:path'
-import type { PodOrder, RunnerReady } from '../contract/index.js'
+import { CONTRACT_VERSION, type PodOrder, type RunnerReady } from '../contract/index.js'
 import { makeFolder } from '../make-folder.js'
 import { identifySelf, isAlive, type ProcessId } from './process.js'
 
@@ -170,9 +170,13 @@ export class Registry {
     }
   }
 
-  /** @returns what the runner wrote when it began to listen; undefined before that */
-  readReady(pod: string, run: string): RunnerReady | undefined {
+  /**
+   * @returns what the runner wrote when it began to listen; undefined before that. Of another version (`v`) of the contract nothing
+   * else is sure to be there
+   */
+  readReady(pod: string, run: string): (Omit<RunnerReady, 'v'> & { v: number }) | undefined {
     const ready = this.readJson(pod, run, 'ready.json') as RunnerReady | undefined
+    if (isOtherVersion(ready?.v)) return ready
     return typeof ready?.address === 'string' && typeof ready.incarnation === 'string' ? ready : undefined
   }
 
@@ -224,6 +228,10 @@ export class Registry {
       .filter((name) => pod === undefined || name.startsWith(`${pod}.`))
       .map((name) => join(this.trashDir, name))
   }
+}
+
+export function isOtherVersion(v: unknown): v is number {
+  return Number.isSafeInteger(v) && v !== CONTRACT_VERSION
 }
 
 /** Whether a text may be a pod's name, and so a folder's. */

@@ -6,6 +6,7 @@ import {
   type AckRequest,
   type BindReply,
   type BindRequest,
+  CONTRACT_VERSION,
   type DrainReply,
   type DrainRequest,
   FirepoolError,
@@ -18,6 +19,7 @@ import {
   problem,
   type RunnerStatus,
   TIMEOUT,
+  versionProblem,
 } from '../contract/index.js'
 
 const PROBE_MS = 15_000
@@ -81,13 +83,14 @@ export interface RunnerClient {
  */
 export function createRunnerClient(address: string, token: string | (() => string)): RunnerClient {
   const target: Target = { url: new URL(address), token: typeof token === 'string' ? () => token : token }
+  const read = <Reply>(answer: string) => replyOf<Reply>(answer, target.url.origin)
   const post = async <Reply>(path: string, body: unknown, options: CallOptions = {}) =>
-    JSON.parse(await exchange(target, 'POST', path, JSON.stringify(body), withLimit(options))) as Reply
+    read<Reply>(await exchange(target, 'POST', path, JSON.stringify(body), withLimit(options)))
   return {
     bind: (request, options) => post('/bind', request, options),
     jobs: async (request, options = {}) => {
       const answer = await exchange(target, 'POST', '/jobs', JSON.stringify(request), options)
-      return (JSON.parse(answer) as JobReply).outcome
+      return read<JobReply>(answer).outcome
     },
     ack: async (request, options) => void (await post('/ack', request, options)),
     cancel: async (jobId, options) => void (await post('/cancel', { v: 1, jobId }, options)),
@@ -95,7 +98,7 @@ export function createRunnerClient(address: string, token: string | (() => strin
     drain: (request, options) => post('/drain', request, options),
     promote: (options) => post('/promote', { v: 1 }, options),
     status: async (options = {}) =>
-      JSON.parse(await exchange(target, 'GET', '/status', null, withLimit(options))) as RunnerStatus,
+      read<RunnerStatus>(await exchange(target, 'GET', '/status', null, withLimit(options))),
     getFile: (path, options = {}) => call(target, 'GET', filesPath(path), null, options),
     putFile: async (path, content, options = {}) => {
       await exchange(target, 'PUT', filesPath(path), content, options)
@@ -236,9 +239,26 @@ function text(response: http.IncomingMessage): Promise<string> {
   })
 }
 
+/** The shapes of another version are not ours to guess at. Acknowledgements have none: they are empty. */
+function otherVersion(v: unknown, origin: string): Problem | null {
+  if (v === undefined || v === CONTRACT_VERSION) return null
+  const what = `The runner at ${origin} speaks version ${JSON.stringify(v).slice(0, 20)} of the contract, this worker version ${CONTRACT_VERSION}`
+  return versionProblem('PodLost', what)
+}
+
+/** A successful answer. @throws FirepoolError when it is of another version */
+function replyOf<Reply>(answer: string, origin: string): Reply {
+  const reply = JSON.parse(answer) as Reply & { v?: unknown }
+  const refused = otherVersion(reply.v, origin)
+  if (refused) throw new FirepoolError(refused)
+  return reply
+}
+
 function problemOf(body: string, status: number, origin: string): Problem {
   try {
-    const found = (JSON.parse(body) as { problem?: Problem }).problem
+    const { v, problem: found } = JSON.parse(body) as { v?: unknown; problem?: Problem }
+    const other = otherVersion(v, origin)
+    if (other) return other
     if (found !== undefined && isErrorCode(found.code)) return found
   } catch {
     // not one of ours; told below

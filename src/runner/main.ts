@@ -4,7 +4,7 @@ import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Profile, RunnerEnv, RunnerFailed, RunnerReady } from '../contract/index.js'
-import { TIMEOUT } from '../contract/index.js'
+import { CONTRACT_VERSION, TIMEOUT } from '../contract/index.js'
 import type { EarlierBinding } from './fence.js'
 import { makeFolders, type PodFolders } from './folder.js'
 import { lifetimeVerdict } from './lifetime.js'
@@ -178,7 +178,7 @@ async function start(): Promise<void> {
   })
   const { address } = runner
   await warmUp(address)
-  const ready: RunnerReady = { v: 1, pid: process.pid, address, incarnation }
+  const ready: RunnerReady = { v: CONTRACT_VERSION, pid: process.pid, address, incarnation }
   writeAtomically(join(podDir, 'ready.json'), ready)
   log(`listens on ${address}`)
   watchLifetime(runner, lifetimeMs, brokerGoneMs)

@@ -52,7 +52,7 @@ describe('what cannot be right is a typed InvalidRequest and starts nothing', ()
     expect((await world.broker.status()).useSeq).toBe(0)
   })
 
-  test('bodies that are no JSON, no object, of another version, or have unknown fields', async () => {
+  test('bodies that are no JSON, no object, of no version, or have unknown fields', async () => {
     for (const body of [
       '',
       '{',
@@ -60,13 +60,26 @@ describe('what cannot be right is a typed InvalidRequest and starts nothing', ()
       'null',
       '1',
       '\xff',
-      '{"v":2}',
-      job({ v: 2 }),
+      '{"v":"2"}',
       job({ extra: 1 }),
       job({ v: undefined }),
+      job({ v: 1.5 }),
     ]) {
       const answer = await raw('POST', '/jobs', body)
       expect([answer.status, answer.body.problem.code], body).toEqual([400, 'InvalidRequest'])
+    }
+  })
+
+  test('but another version is refused by name: the pod is replaced, and a job goes elsewhere', async () => {
+    for (const [path, code] of [
+      ['/jobs', 'LeaseRevoked'],
+      ['/ack', 'PodLost'],
+      ['/cancel', 'PodLost'],
+    ] as const) {
+      // Whatever else that version has.
+      const { body } = await raw('POST', path, JSON.stringify({ v: 2, newField: true }))
+      expect(body.problem, path).toMatchObject({ code, details: { reason: 'ContractVersion' } })
+      expect(body.problem.message).toMatch(/has version 2, this runner speaks version 1/)
     }
   })
 

@@ -2,6 +2,7 @@ import {
   type AckRequest,
   type BindRequest,
   type CancelRequest,
+  CONTRACT_VERSION,
   checkJobFields,
   checkWorkPath,
   type DrainRequest,
@@ -11,6 +12,7 @@ import {
   LIMIT,
   problem,
   type RevokeRequest,
+  versionProblem,
 } from '../contract/index.js'
 
 /** Checks of what comes over the wire, by hand: the runner starts with every pod and carries no schema library. */
@@ -26,24 +28,35 @@ function refuse(message: string): never {
   throw new FirepoolError(problem('InvalidRequest', message))
 }
 
-function fieldsOf(value: unknown, name: string, allowed: readonly string[]): Fields {
+function fieldsOf(value: unknown, name: string): Fields {
   if (typeof value !== 'object' || value === null || Array.isArray(value))
     refuse(`${name} must be a JSON object. See the runner's API for its fields.`)
+  return value as Fields
+}
+
+function checkNames(value: Fields, name: string, allowed: readonly string[]): void {
   for (const key of Object.keys(value)) {
     if (!allowed.includes(key))
       refuse(
         `${name} has a field ${JSON.stringify(key.slice(0, 80))} that this runner does not know. Known are: ${allowed.join(', ')}. Correct the name, or replace the pod by one of a newer image.`,
       )
   }
-  return value as Fields
 }
 
+/**
+ * The fields of a request. One of another version is refused by name, before its fields are looked at: the broker replaces the pod
+ * (PodLost), and the caller of a job, which never started here, acquires again (LeaseRevoked).
+ */
 function envelope(value: unknown, name: string, fields: readonly string[]): Fields {
-  const found = fieldsOf(value, name, ['v', ...fields])
-  if (found.v !== 1)
-    refuse(
-      `${name} has version ${JSON.stringify(found.v) ?? 'none'}, this runner speaks version 1. Use a worker and a pod image of matching versions.`,
-    )
+  const found = fieldsOf(value, name)
+  const { v } = found
+  if (v !== CONTRACT_VERSION) {
+    const what = `${name} has version ${JSON.stringify(v)?.slice(0, 20) ?? 'none'}, this runner speaks version ${CONTRACT_VERSION}`
+    if (!Number.isSafeInteger(v)) refuse(`${what}. Give it as a number, v.`)
+    const code = name === 'JobRequest' ? 'LeaseRevoked' : 'PodLost'
+    throw new FirepoolError(versionProblem(code, what))
+  }
+  checkNames(found, name, ['v', ...fields])
   return found
 }
 

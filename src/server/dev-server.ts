@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Connection } from '@temporalio/client'
 import { SEARCH_ATTRIBUTE } from '../contract/index.js'
 import { makeFolder } from '../make-folder.js'
-import { DEFAULT_NAMESPACE } from './connection.js'
+import { type ConnectionSettings, DEFAULT_NAMESPACE } from './connection.js'
 import { freePort, HOST, isFreePort } from './free-port.js'
 import {
   type OnProgress,
@@ -74,6 +74,8 @@ export interface TemporalServer {
   /** host:port of the gRPC service */
   address: string
   namespace: string
+  /** how to speak to it */
+  connection: ConnectionSettings
   /** undefined when there is no UI, or none that we know of */
   uiUrl: string | undefined
   /** undefined when the server is not ours */
@@ -92,17 +94,17 @@ export interface DevServer extends TemporalServer {
 }
 
 /**
- * The server to use: that of `TEMPORAL_ADDRESS` if set (nothing is started, `stop` does nothing), else a
- * dev server of our own.
- * @throws ServerNotFoundError, PortConflictError, or Error with the tail of the server's log
+ * The server to use: that of `TEMPORAL_ADDRESS` or of a profile that was named on purpose (nothing is started, `stop` does
+ * nothing), else a dev server of our own.
+ * @throws ServerNotFoundError, ConnectionSettingsError, PortConflictError, or Error with the tail of the server's log
  */
 export async function openServer(options: DevServerOptions): Promise<TemporalServer> {
-  const env = options.env ?? process.env
   const found = options.binary ?? (await resolveServer(resolveOptions(options)))
   if (found.kind === 'binary') return startDevServer({ ...options, binary: found })
   return {
     address: found.address,
-    namespace: env.TEMPORAL_NAMESPACE || options.namespace || DEFAULT_NAMESPACE,
+    namespace: options.namespace ?? found.namespace ?? DEFAULT_NAMESPACE,
+    connection: found.connection,
     uiUrl: undefined,
     pid: undefined,
     source: found.source,
@@ -181,6 +183,7 @@ async function startOnce(
     return {
       address: `${HOST}:${port}`,
       namespace,
+      connection: {},
       uiUrl: uiPort === undefined ? undefined : `http://${HOST}:${uiPort}`,
       pid,
       source: binary.source,

@@ -5,6 +5,7 @@ import { homedir } from 'node:os'
 import { delimiter, join } from 'node:path'
 import { promisify } from 'node:util'
 import { cacheFolder } from './cache-folder.js'
+import { type ConnectionSettings, serverOnPurpose } from './connection.js'
 import { buildCli, CLI_VERSION, downloadCli, GO_PACKAGE } from './obtain-cli.js'
 import { withProcessLock } from './process-lock.js'
 
@@ -24,6 +25,9 @@ export interface ResolvedAddress {
   source: 'address'
   /** host:port */
   address: string
+  /** undefined when none is named */
+  namespace: string | undefined
+  connection: ConnectionSettings
   description: string
 }
 
@@ -83,21 +87,22 @@ export class ServerNotFoundError extends Error {
 }
 
 /**
- * Finds the Temporal server to use: `TEMPORAL_ADDRESS` if it is set (nothing is started then), else a
- * `temporal` binary as `resolveBinary` finds it.
- * @throws ServerNotFoundError
+ * Finds the Temporal server to use: that of `TEMPORAL_ADDRESS`, or of a profile that was named on purpose (nothing is started
+ * then), else a `temporal` binary as `resolveBinary` finds it.
+ * @throws ServerNotFoundError, ConnectionSettingsError
  */
 export async function resolveServer(options: ResolveOptions = {}): Promise<ResolvedAddress | ResolvedBinary> {
-  const address = (options.env ?? process.env).TEMPORAL_ADDRESS
-  if (address) {
-    return {
-      kind: 'address',
-      source: 'address',
-      address,
-      description: `the server at TEMPORAL_ADDRESS=${address}`,
-    }
+  const named = serverOnPurpose(options.env)
+  if (named === undefined) return resolveBinary(options)
+  const { address, namespace, connection, because } = named
+  return {
+    kind: 'address',
+    source: 'address',
+    address,
+    namespace,
+    connection,
+    description: `the server at ${address} (${because})`,
   }
-  return resolveBinary(options)
 }
 
 /**

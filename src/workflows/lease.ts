@@ -12,12 +12,15 @@ import {
   checkAcquire,
   checkHolder,
   checkLeaseId,
+  checkOptionalVersion,
   checkPoolName,
+  checkReplyTo,
   isRecord,
 } from '../contract/check.js'
 import type { Grant, HitClass, Holder, LeaseEnd, LeaseInput, LeaseRequest } from '../contract/lease.js'
 import { TIMEOUT } from '../contract/limits.js'
 import { poolWorkflowId, SIGNAL } from '../contract/names.js'
+import { checkInput } from './decoded.js'
 import { failureOf } from './failure.js'
 import { grantIn } from './grant-in.js'
 import { LAST_LINE, plain } from './markdown.js'
@@ -74,6 +77,7 @@ export async function releaseLease(pool: string, leaseId: string, retire = false
 
 function leaseRequest(input: LeaseInput): { pool: string; request: LeaseRequest } {
   const info = workflowInfo()
+  checkInput(input, "the lease workflow's input")
   const given: Partial<LeaseInput> = isRecord(input) ? input : {}
   const { parent } = info
   const ownHolder: Holder | undefined = parent && {
@@ -81,6 +85,7 @@ function leaseRequest(input: LeaseInput): { pool: string; request: LeaseRequest 
     firstExecutionRunId: parent.runId,
     runId: parent.runId,
   }
+  checkedValue(checkOptionalVersion(given.v))
   const pool = checkedValue(checkPoolName(given.pool))
   const leaseId = checkedValue(checkLeaseId(given.leaseId))
   const holder = checkedValue(checkHolder(given.holder ?? ownHolder))
@@ -93,7 +98,7 @@ function leaseRequest(input: LeaseInput): { pool: string; request: LeaseRequest 
     ...who,
     requestedAtMs: info.startTime.getTime(),
     deadlineMs: info.startTime.getTime() + acquireMs,
-    replyTo: given.replyTo === 'signal' ? 'signal' : 'token',
+    replyTo: checkedValue(checkReplyTo(given.replyTo ?? 'token')),
   }
   return { pool, request }
 }

@@ -1,4 +1,5 @@
 import { defaultPayloadConverter, type Payload, type PayloadConverter } from '@temporalio/common'
+import { type Problem, problem } from '../contract/errors.js'
 
 /** Stands in for a payload that could not be decoded. Whoever reads it finds none of the fields it needs. */
 export interface Undecodable {
@@ -9,6 +10,14 @@ export function undecodableReason(value: unknown): string | null {
   if (typeof value !== 'object' || value === null) return null
   const reason = (value as Partial<Undecodable>).firepoolUndecodable
   return typeof reason === 'string' ? reason : null
+}
+
+/** For whoever sent what could not be decoded. */
+export function undecodable(what: string, reason: string): Problem {
+  return problem(
+    'InvalidRequest',
+    `${what} cannot be decoded (${reason}); callers and clients need the payload codec and the keys of Firepool's worker`,
+  )
 }
 
 /**

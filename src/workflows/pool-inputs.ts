@@ -8,10 +8,10 @@ import {
   checkTokenOffer,
   isRecord,
 } from '../contract/check.js'
-import { checkPoolSpec } from '../contract/check-spec.js'
+import { readPoolSpec } from '../contract/check-spec.js'
 import { LIMIT } from '../contract/limits.js'
 import { SIGNAL } from '../contract/names.js'
-import { undecodableReason } from './payload-converter.js'
+import { undecodable, undecodableReason } from './payload-converter.js'
 
 /** How a payload becomes an event. Anything else becomes `poison`: counted, named in status, dropped (F26). */
 type Reader = (payload: unknown, now: number) => Checked<PoolEvent>
@@ -30,10 +30,18 @@ export const READERS: Record<string, Reader> = {
   [SIGNAL.setBudget]: (payload) =>
     event(checkSetBudget(payload), (budget) => ({ kind: 'setBudget', ...budget })),
   [SIGNAL.resize]: (payload) => event(checkResize(payload), (resize) => ({ kind: 'resize', ...resize })),
-  [SIGNAL.apply]: (payload) => event(checkPoolSpec(payload), (spec) => ({ kind: 'apply', spec })),
+  [SIGNAL.apply]: (payload) => event(readPoolSpec(payload), (spec) => ({ kind: 'apply', spec })),
   [SIGNAL.pause]: () => ({ value: { kind: 'mode', mode: MODES[SIGNAL.pause] } }),
   [SIGNAL.resume]: () => ({ value: { kind: 'mode', mode: MODES[SIGNAL.resume] } }),
   [SIGNAL.drain]: () => ({ value: { kind: 'mode', mode: MODES[SIGNAL.drain] } }),
+}
+
+/** The event of an update, which is refused with a typed failure where a signal would be poison. */
+export function readUpdate(name: string, payload: unknown, now: number): Checked<PoolEvent> {
+  const reason = undecodableReason(payload)
+  return reason === null
+    ? READERS[name]!(payload, now)
+    : { problem: undecodable(`the argument of ${name}`, reason) }
 }
 
 /** Events of one signal. A payload may be one object or `{ v: 1, batch: [...] }`. */

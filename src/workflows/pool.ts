@@ -25,7 +25,7 @@ import {
   step,
 } from '../broker/index.js'
 import { checkLeaseRequest, isRecord } from '../contract/check.js'
-import { checkPoolSpec } from '../contract/check-spec.js'
+import { checkPoolSpec, readPoolSpec } from '../contract/check-spec.js'
 import { counted } from '../contract/count.js'
 import { problem } from '../contract/errors.js'
 import type { Acquired } from '../contract/lease.js'
@@ -33,10 +33,11 @@ import { LIMIT } from '../contract/limits.js'
 import { QUERY, SIGNAL, UPDATE } from '../contract/names.js'
 import type { PageRequest, PoolInput, PoolStatus } from '../contract/pool.js'
 import { Alarm } from './alarm.js'
+import { checkArgument, checkInput } from './decoded.js'
 import { failureOf } from './failure.js'
 import { Lanes } from './lanes.js'
 import { Mirror } from './mirror.js'
-import { READERS, readSignal } from './pool-inputs.js'
+import { READERS, readSignal, readUpdate } from './pool-inputs.js'
 import { watchBackend } from './pool-observation.js'
 import { deadlineSummary, poolPage } from './pool-page.js'
 
@@ -72,7 +73,10 @@ class PoolEntity {
   private answeredAt = -1
 
   constructor(private readonly input: PoolInput) {
-    const spec = checkPoolSpec(isRecord(input) ? input.spec : undefined)
+    checkInput(input, 'the input of this pool')
+    // What a pool was given once must replay, also when an earlier release let more pass.
+    const old = workflowInfo().unsafe.isReplaying || (isRecord(input) && input.carried !== undefined)
+    const spec = (old ? readPoolSpec : checkPoolSpec)(isRecord(input) ? input.spec : undefined)
     if (spec.problem) throw failureOf(spec.problem)
     const { carried } = input
     const restored = carried === undefined ? null : restore(carried as Snapshot)
@@ -197,11 +201,10 @@ class PoolEntity {
 
   /** The update of the same name as a signal: refuses bad input with a typed failure, and answers with what is in force. */
   private updateTwin(name: string): void {
-    const read = READERS[name]!
     setHandler(
       defineUpdate<PoolStatus, [unknown]>(name),
       (payload) => {
-        const checked = read(payload, Date.now())
+        const checked = readUpdate(name, payload, Date.now())
         if (checked.problem) throw failureOf(checked.problem)
         // Applied at once, so that the answer shows it; the effects of it wait for the main loop.
         this.inbox.push(checked.value)
@@ -210,7 +213,7 @@ class PoolEntity {
       },
       {
         validator: (payload) => {
-          const checked = read(payload, Date.now())
+          const checked = readUpdate(name, payload, Date.now())
           if (checked.problem) throw failureOf(checked.problem)
           const refusal = this.refuse(name, payload)
           if (refusal !== null) throw failureOf(problem('InvalidRequest', refusal))
@@ -224,13 +227,16 @@ class PoolEntity {
     const { spec, mode } = this.state
     if (mode === 'deleting')
       return `pool ${spec.name} is being deleted; wait for its end, then create it anew`
-    if (name !== SIGNAL.apply || !isRecord(payload) || payload.name === spec.name) return null
-    return `this is pool ${spec.name}; a pool cannot be renamed, create another`
+    if (name !== SIGNAL.apply || !isRecord(payload)) return null
+    if (payload.name !== spec.name)
+      return `this is pool ${spec.name}; a pool cannot be renamed, create another`
+    return checkPoolSpec(payload).problem?.message ?? null
   }
 
   /** A request whose grant is the answer: for firepool.runOnce, which binds the pod itself. */
   private listenForAcquire(): void {
     const read = (payload: unknown) => {
+      checkArgument(payload, UPDATE.acquire)
       const checked = checkLeaseRequest(payload, Date.now())
       if (checked.problem) throw failureOf(checked.problem)
       return checked.value

@@ -7,13 +7,21 @@ import {
   uuid4,
   workflowInfo,
 } from '@temporalio/workflow'
-import { checkAcquire, checkPoolName, invalid, isRecord } from '../contract/check.js'
+import {
+  checkAcquire,
+  checkOnPodLost,
+  checkOptionalVersion,
+  checkPoolName,
+  invalid,
+  isRecord,
+} from '../contract/check.js'
 import { checkJob } from '../contract/check-job.js'
 import { type Problem, problem } from '../contract/errors.js'
 import type { JobResult } from '../contract/job.js'
 import type { Grant, LeaseEnd, LeaseRequest } from '../contract/lease.js'
 import { SIGNAL } from '../contract/names.js'
 import type { RunJobInput } from '../contract/run.js'
+import { checkInput, decodedResult } from './decoded.js'
 import { failureOf, problemOf } from './failure.js'
 import { grantIn } from './grant-in.js'
 import { endIn, releaseLease } from './lease.js'
@@ -74,7 +82,7 @@ export async function runJob(input: RunJobInput): Promise<JobResult> {
       releaseAfter: retire ? 'retire' : 'keep',
     } as const
     try {
-      const once = await runOnce({ ...run, pool, request }, jobMs)
+      const once = decodedResult(await runOnce({ ...run, pool, request }, jobMs))
       if (once.outcome === 'ran') return once.result
       setCurrentDetails(`One job on pool **${pool}** for caller \`${who.caller}\`: waits for a pod.`)
       const missing = await tellPool(pool, { signal: SIGNAL.request, payload: request })
@@ -89,7 +97,7 @@ export async function runJob(input: RunJobInput): Promise<JobResult> {
       setCurrentDetails(
         `One job on pod \`${grant.pod}\` of pool **${pool}**: **${grant.hit}**, after ${grant.waitedMs} ms in the pool.`,
       )
-      return await runOnPod({ ...run, grant }, jobMs)
+      return decodedResult(await runOnPod({ ...run, grant }, jobMs))
     } catch (error) {
       await releaseLease(pool, leaseId, retire)
       if (isCancellation(error)) throw error
@@ -107,15 +115,21 @@ function checked(input: RunJobInput) {
   const fail = (p: Problem): never => {
     throw failureOf(p)
   }
+  checkInput(input, 'the input of firepool.runJob')
   if (!isRecord(input)) return fail(invalid('firepool.runJob takes { pool, caller, job }').problem)
+  const version = checkOptionalVersion(input.v)
+  if (version.problem) return fail(version.problem)
   const pool = checkPoolName(input.pool)
   if (pool.problem) return fail(pool.problem)
   const acquire = checkAcquire(input, workflowInfo().workflowId)
   if (acquire.problem) return fail(acquire.problem)
+  const onPodLost = checkOnPodLost(input.onPodLost)
+  if (onPodLost.problem) return fail(onPodLost.problem)
   const jobMs = checkJob(input.job)
   if (jobMs.problem) return fail(jobMs.problem)
   const { acquireMs, ...who } = acquire.value
   // Without a caller the workflow's own id is the key: nobody else will ever ask for this pod.
   const retire = input.caller === undefined || input.caller === null
-  return { pool: pool.value, who, acquireMs, jobMs: jobMs.value, rerun: input.onPodLost === 'rerun', retire }
+  const rerun = onPodLost.value === 'rerun'
+  return { pool: pool.value, who, acquireMs, jobMs: jobMs.value, rerun, retire }
 }

@@ -23,6 +23,7 @@ import { LIMIT } from '../contract/limits.js'
 import { SESSION_UPDATE, SIGNAL } from '../contract/names.js'
 import type { SessionAnswer, SessionEnd, SessionInput, SessionRun } from '../contract/session.js'
 import { openPool, type Sandbox } from './caller.js'
+import { checkArgument, checkInput, decodedResult } from './decoded.js'
 import { failureOf, problemOf } from './failure.js'
 import { LAST_LINE, plain } from './markdown.js'
 
@@ -50,6 +51,7 @@ class Session {
   private lastUse = Date.now()
 
   constructor(private readonly input: SessionInput) {
+    checkInput(input, 'the input of this session')
     this.checked = value(checkSession(input, workflowInfo().workflowId))
     const { pool, acquire, onPodLost } = this.checked
     const { acquireMs, ...who } = acquire
@@ -127,6 +129,7 @@ class Session {
       },
       {
         validator: (given) => {
+          checkArgument(given, SESSION_UPDATE.run)
           value(checkSessionRun(given))
           // Refused, not queued: what a run has accepted it must answer before it can end or continue as new.
           if (this.closing || this.runs >= LIMIT.sessionRunsMust) throw failureOf(MOVES)
@@ -151,7 +154,7 @@ class Session {
     this.runs++
     let outcome: JobOutcome
     try {
-      outcome = { kind: 'result', result: await this.sandbox.run(job) }
+      outcome = { kind: 'result', result: decodedResult(await this.sandbox.run(job)) }
     } catch (error) {
       const known = isCancellation(error)
         ? problem('Cancelled', 'the session was cancelled')

@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto'
 import { statSync } from 'node:fs'
 import { WorkflowFailedError, WorkflowUpdateFailedError } from '@temporalio/client'
 import { ApplicationFailure } from '@temporalio/common'
@@ -140,6 +141,16 @@ describe('requests', () => {
     ['no object', 'x', /takes \{ pool, caller, job \}/],
     ['a pool of the wrong type', { pool: 7, job: { command: 'true' } }, /pool's name/],
     ['no job', { pool: 'inputs' }, /a job is/],
+    [
+      'another version',
+      { v: 2, pool: 'inputs', job: { command: 'true' } },
+      /version 1 of the contract, not 2/,
+    ],
+    [
+      'an unknown onPodLost',
+      { pool: 'inputs', job: { command: 'true' }, onPodLost: 'again' },
+      /'fail' or 'rerun', not "again"/,
+    ],
     ['a command of the wrong type', { pool: 'inputs', job: { command: 5 } }, /command/],
     [
       'a time limit of 0',
@@ -288,16 +299,45 @@ describe('pools and budgets', () => {
     expect(refused.message).toMatch(/budget/)
   })
 
-  test('a spec with a number out of bounds fails the pool at its start, typed', async () => {
+  test.each([
+    [{ budget: 1e9 }, 'budget is 1000000000'],
+    [{ budget: 4, maxPods: 3 }, 'maxPods is 3, less than the budget of 4 needs'],
+    [{ budget: 4, profile: { env: { FIREPOOL_POD: 'x' } } }, 'profile.env may not set FIREPOOL_POD'],
+  ])('a spec with %j fails the pool at its start, typed', async (change, text) => {
     const start = world.client.workflow.execute(WORKFLOW.pool, {
       workflowId: poolWorkflowId('wrong'),
       taskQueue: QUEUE.workflows,
-      args: [{ v: 1, spec: { v: 1, name: 'wrong', budget: 1e9 } }],
+      args: [{ v: 1, spec: { v: 1, name: 'wrong', ...change } }],
     })
     expect(await failure(start)).toMatchObject({
       code: 'InvalidRequest',
-      message: expect.stringContaining('budget is 1000000000'),
+      message: expect.stringContaining(text),
     })
+  })
+
+  test('an update that contradicts itself is refused, the pool goes on with what it has', async () => {
+    const pool = await world.pool('sense')
+    const spec = { v: 1, name: 'sense', budget: 4, maxPods: 3 }
+    const refused = await failure(pool.handle.executeUpdate(UPDATE.apply, { args: [spec] }))
+    expect(refused).toMatchObject({
+      code: 'InvalidRequest',
+      message: expect.stringContaining('maxPods is 3'),
+    })
+    expect((await pool.status()).mode).toBe('running')
+  })
+
+  test.each([
+    [{ v: 2 }, /version 1 of the contract, not 2/],
+    [{ replyTo: 'mail' }, /'signal' or 'token', not "mail"/],
+  ])('a lease with %j is InvalidRequest', async (change, text) => {
+    const leaseId = randomUUID()
+    const holder = { workflowId: 'w', firstExecutionRunId: 'r', runId: 'r' }
+    const start = world.client.workflow.execute(WORKFLOW.lease, {
+      workflowId: `lease-${leaseId}`,
+      taskQueue: QUEUE.workflows,
+      args: [{ v: 1, pool: 'inputs', leaseId, holder, ...change }],
+    })
+    expect((await failure(start)).message).toMatch(text)
   })
 
   test('a pool with live leases is not deleted without force; with force its jobs are ended', async () => {

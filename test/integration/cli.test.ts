@@ -1,8 +1,11 @@
+import { execFile, execFileSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { mkdirSync, mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { homedir, tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { promisify } from 'node:util'
 import { Client, Connection } from '@temporalio/client'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { createFirepoolClient, type FirepoolClient } from '../../dist/client/index.js'
@@ -77,6 +80,19 @@ async function json<T>(args: readonly string[]): Promise<T> {
   const { stdout, stderr } = await cli([...args, '--json'])
   expect(stdout.toString(), stderr).toMatch(/^\{.*\}\n$/)
   return JSON.parse(stdout.toString()) as T
+}
+
+const CLI = `${process.execPath} ${fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url))}`
+
+/** The CLI in a pipeline of a real shell, whose pipes are none of Node's. @returns its exit code, not the reader's */
+async function shell(
+  command: string,
+  reader: string,
+): Promise<{ code: number; stdout: string; stderr: string }> {
+  const pipeline = `{ ${command}; echo "code $?" >&3; } 3>&2 | ${reader}`
+  const { stdout, stderr } = await promisify(execFile)('bash', ['-c', pipeline], { env, maxBuffer: 1e9 })
+  const [, said, code] = /^([\s\S]*)code (\d+)\n$/.exec(stderr)!
+  return { code: Number(code), stdout, stderr: said! }
 }
 
 const statusOf = async (name: string) =>
@@ -285,6 +301,87 @@ test('a job of 3 MiB is refused, by a file and by standard input', async () => {
   }
 })
 
+test('the whole result reaches a pipe whose reader is slow', async () => {
+  const slow = await shell(`${CLI} run --pool cpu --no-stdin --json -- seq 1 100000`, '{ sleep 2; cat; }')
+  expect(slow.code).toBe(0)
+  // Head and tail have 32 KiB each, their line ends are two characters in JSON: more than a pipe holds.
+  expect(slow.stdout.length).toBeGreaterThan(65_536)
+  expect(JSON.parse(slow.stdout)).toMatchObject({ result: { exitCode: 0 } })
+})
+
+test('a result that nobody reads keeps its exit code', async () => {
+  expect(await shell(`${CLI} run --pool cpu --no-stdin --json -- sh -c 'exit 5'`, 'true')).toMatchObject({
+    code: 5,
+  })
+})
+
+test('output that cannot be written is lost: 74, and the job has run to its end', async () => {
+  const ran = join(home, 'ran')
+  const job = `echo out; sleep 0.2; echo more; echo done > ${ran}`
+  const full = await shell(`${CLI} run --pool cpu --no-stdin --shell -- '${job}' > /dev/full`, 'cat')
+  expect(full.stderr).toMatch(/standard output takes no more \(ENOSPC: .*the job goes on/)
+  expect(full.code).toBe(74)
+  expect(readFileSync(ran, 'utf8')).toBe('done\n')
+  expect(
+    (await shell(`${CLI} run --pool cpu --no-stdin -- sh -c 'echo x; exit 5' > /dev/full`, 'cat')).code,
+  ).toBe(5)
+  for (const command of [
+    `${CLI} run --pool cpu --no-stdin --json -- true`,
+    `${CLI} pool list`,
+    `${CLI} run --help`,
+  ]) {
+    const lost = await shell(`${command} > /dev/full`, 'cat')
+    expect(lost.stderr, command).toMatch(
+      /^error: standard output could not be written .*\[OutputLost\]\nhint: /,
+    )
+    expect(lost.code, command).toBe(74)
+  }
+  // A disk that has room for a part of it.
+  const part = join(home, 'part')
+  expect((await shell(`ulimit -f 1; ${CLI} run --help > ${part}`, 'cat')).code).toBe(74)
+  expect(statSync(part).size).toBeLessThan(2_000)
+})
+
+test.each(['/dev/zero', 'pipe'])('run --file of what is no file is refused at once: %s', async (path) => {
+  const file = path === 'pipe' ? join(home, 'pipe') : path
+  if (path === 'pipe') execFileSync('mkfifo', [file])
+  const ended = await run(['--file', file, 'true'])
+  expect(ended.code).toBe(64)
+  expect(ended.stderr).toMatch(/cannot be read: it is a (device|pipe) \[Usage\]\nhint: /)
+})
+
+test('pools come from a pipe as well', async () => {
+  const pipe = join(home, 'pools-pipe')
+  execFileSync('mkfifo', [pipe])
+  const apply = cli(['pool', 'apply', '-f', pipe])
+  writeFileSync(pipe, 'pools: [{ name: piped, budget: 1 }]')
+  expect(await apply).toMatchObject({ code: 0 })
+  const endless = await shell(`yes | ${CLI} pool apply -f -`, 'cat')
+  expect(endless.stderr).toMatch(/it has more than 1 MiB \[InvalidPoolFile\]/)
+  expect(endless.code).toBe(2)
+})
+
+test('a resize beyond maxPods says so', async () => {
+  const resized = await cli(['pool', 'resize', 'warm', '--budget', '50'])
+  expect(resized.stderr).toMatch(/^note: maxPods of warm is 4: /)
+  await cli(['pool', 'resize', 'warm', '--reset'])
+})
+
+test('a folder whose dev was killed is no other server', async () => {
+  const dir = mkdtempSync(join(home, 'killed-'))
+  writeFileSync(join(dir, 'dev.json'), JSON.stringify({ ...ready, v: 1, pid: 1, start: 'long ago' }))
+  const ended = await cli(['pool', 'list', '--dir', dir])
+  expect(ended.code).toBe(69)
+  expect(ended.stderr).toMatch(/runs no more.* \[NoServer\]\nhint: start it again with firepool dev --dir/)
+})
+
+test('dev makes no folder for a database', async () => {
+  const ended = await cli(['dev', '--dir', join(home, 'db'), '--db-file', join(home, 'not', 'there', 'x.db')])
+  expect(ended.code).toBe(64)
+  expect(ended.stderr).toMatch(/there is no folder .*not\/there \[Usage\]/)
+  expect(readdirSync(home)).not.toContain('not')
+})
+
 test('a reader that goes away ends the job', async () => {
   const running = startCli(
     ['run', '--pool', 'cpu', '--caller', 'head', '--shell', 'while sleep 0.02; do echo y; done'],
@@ -296,11 +393,11 @@ test('a reader that goes away ends the job', async () => {
   await waitUntil('the job is gone', () => processesWith('while sleep 0.02').length === 0)
 })
 
-test('Ctrl-C kills the job, then run ends', async () => {
+test.each(['SIGINT', 'SIGQUIT'] as const)('%s kills the job, then run ends', async (signal) => {
   const running = startCli(['run', '--pool', 'cpu', '--shell', '--', 'echo started; exec sleep 98765'], env)
   await running.until('stdout', 'started')
   expect(processesWith('sleep\u000098765').length).toBe(1)
-  running.kill('SIGINT')
+  running.kill(signal)
   const ended = await running.ended
   expect(ended.code).toBe(130)
   expect(ended.stderr).toContain('[Cancelled]')
@@ -422,7 +519,7 @@ test('Ctrl-C on dev ends everything: no process, no pod, no temporary folder sta
   job.kill('SIGKILL')
   await job.ended
   await waitUntil('no process of it is left', () => processesWith(own).length === 0)
-  for (const folder of ['pods', 'trash']) expect(readdirSync(join(dir, folder))).toEqual([])
-  expect(readdirSync(dir).sort()).toEqual(['keys', 'pods', 'server.log', 'trash', 'worker.log'])
+  for (const folder of ['pods', 'tokens', 'trash']) expect(readdirSync(join(dir, folder))).toEqual([])
+  expect(readdirSync(dir).sort()).toEqual(['keys', 'pods', 'server.log', 'tokens', 'trash', 'worker.log'])
   expect(readdirSync(join(own, 'tmp'))).toEqual([])
 })

@@ -17,4 +17,7 @@ test('each rule of docs/SPEC.md has an id of its own and names a test that exist
   expect(missing).toEqual([])
   const ids = rules.map((rule) => rule![1])
   expect(new Set(ids).size).toBe(ids.length)
+  const places = ids.map((id) => Number(id!.slice(1)))
+  const falls = ids.filter((id, at) => id![0] === ids[at - 1]?.[0] && places[at]! < places[at - 1]!)
+  expect(falls, 'rows in the order of their ids').toEqual([])
 })

@@ -7,11 +7,17 @@ import {
   continueAsNew,
   defineQuery,
   defineSignal,
+  getExternalWorkflowHandle,
   isCancellation,
+  ParentClosePolicy,
+  proxyActivities,
   setHandler,
   sleep,
+  startChild,
+  uuid4,
   workflowInfo,
 } from '@temporalio/workflow'
+import { ACTIVITY, QUEUE, WORKFLOW } from '../../dist/contract/names.js'
 import {
   type JobResult,
   type JobSpec,
@@ -156,6 +162,32 @@ export async function race(input: {
   await first.run(input.quick)
   scope.cancel()
   return { slow: await slow, after: await second.run(input.after) }
+}
+
+/** Acquires as a caller in another SDK does: a lease workflow as a child, its grant as the result of an activity. */
+export async function byToken(input: { pool: string; job: JobSpec }): Promise<JobResult> {
+  const leaseId = uuid4()
+  const lease = await startChild(WORKFLOW.lease, {
+    args: [{ v: 1, pool: input.pool, leaseId, caller: 'by-token', replyTo: 'token' }],
+    workflowId: `lease/by-token/${leaseId}`,
+    taskQueue: QUEUE.workflows,
+    parentClosePolicy: ParentClosePolicy.REQUEST_CANCEL,
+  })
+  const grant = await activity(ACTIVITY.awaitLease, { v: 1, pool: input.pool, leaseId })
+  const result = (await activity(ACTIVITY.run, { v: 1, grant, job: input.job })) as JobResult
+  await getExternalWorkflowHandle(lease.workflowId).cancel()
+  await lease.result().catch(() => undefined)
+  return result
+}
+
+/** Calls one activity of Firepool with whatever is given. */
+export function activity(name: string, input: unknown, taskQueue: string = QUEUE.jobs): Promise<unknown> {
+  const activities = proxyActivities<Record<string, (input: unknown) => Promise<unknown>>>({
+    taskQueue,
+    startToCloseTimeout: '2m',
+    retry: { backoffCoefficient: 1 },
+  })
+  return activities[name]!(input)
 }
 
 /** A job in each of several runs that continue as new; the pod's file counts them. */

@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { Client, Connection, type WorkflowHandle } from '@temporalio/client'
+import type { DataConverter } from '@temporalio/common'
 import { DefaultLogger, NativeConnection, Runtime, Worker } from '@temporalio/worker'
 import type { PoolInput, PoolStatus } from '../../dist/contract/index.js'
 import { checkPoolSpec, poolWorkflowId, QUERY, QUEUE, UPDATE, WORKFLOW } from '../../dist/contract/index.js'
@@ -77,6 +78,8 @@ export interface WorldOptions {
   workflows?: string
   /** the callers' worker has Firepool's plugin: short jobs are local activities */
   plugin?: boolean
+  /** codecs of Firepool's worker and its client, and of the callers' worker */
+  dataConverter?: { firepool: DataConverter; callers: DataConverter }
   /** one that runs already, and goes on when the world is closed */
   server?: Pick<WorldServer, 'address' | 'namespace'>
 }
@@ -95,13 +98,19 @@ export async function makeWorld(options: WorldOptions = {}): Promise<World> {
   const firepoolDir = join(dir, 'firepool')
   const firepool = options.workerProcess
     ? await workerProcess(server.address, server.namespace, firepoolDir)
-    : await startFirepoolWorker({ address: server.address, namespace: server.namespace, dir: firepoolDir })
+    : await startFirepoolWorker({
+        address: server.address,
+        namespace: server.namespace,
+        dir: firepoolDir,
+        ...(options.dataConverter ? { dataConverter: options.dataConverter.firepool } : {}),
+      })
   const connection = await NativeConnection.connect({ address: server.address })
   const worker = await Worker.create({
     connection,
     namespace: server.namespace,
     taskQueue: CALLER_QUEUE,
     workflowsPath: options.workflows ?? fileURLToPath(new URL('./callers.ts', import.meta.url)),
+    ...(options.dataConverter ? { dataConverter: options.dataConverter.callers } : {}),
     plugins: options.plugin ? [new FirepoolPlugin({ dir: firepoolDir })] : [],
   })
   const running = worker.run()

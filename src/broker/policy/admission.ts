@@ -2,7 +2,7 @@ import { type Problem, problem } from '../../contract/errors.js'
 import type { LeaseRequest } from '../../contract/lease.js'
 import { LIMIT } from '../../contract/limits.js'
 import type { Lease, PoolState } from '../state.js'
-import { budgetInForce } from './budget.js'
+import { type BudgetInForce, budgetInForce } from './budget.js'
 
 /** A tombstone in a snapshot, and everything that does not grow, but for the spec. */
 const TOMBSTONE_BYTES = 34
@@ -73,4 +73,40 @@ export function waitReason(state: PoolState, lease: Lease, now: number): string 
   if (state.breaker.openUntil !== null) return 'PodStartFailed'
   const { seats } = budgetInForce(state, now)
   return state.index.held >= seats ? 'BudgetExhausted' : 'PodStarting'
+}
+
+/**
+ * What would have helped a lease that waited in vain, by the reason that it waited for.
+ * @param position its place in the queue, from 1
+ */
+export function waitRemedy(state: PoolState, reason: string, position: number, now: number): string {
+  const { name } = state.spec
+  switch (reason) {
+    case 'PoolPaused':
+    case 'PoolDraining':
+      return `an operator stopped the pool: firepool pool resume ${name}`
+    case 'PoolDeleting':
+      return 'the pool is being deleted: ask another one'
+    case 'PodStartFailed':
+      return `pods do not start: mend the profile and apply it (firepool pool describe ${name} says why)`
+    case 'BudgetExhausted':
+      return budgetRemedy(name, budgetInForce(state, now))
+    default:
+      return startRemedy(state, position, budgetInForce(state, now))
+  }
+}
+
+function budgetRemedy(pool: string, { seats, reason }: BudgetInForce): string {
+  const raise = `raise it (firepool pool resize ${pool} --budget N, or the fleet's)`
+  if (seats === 0) return `the budget is 0 (${reason}): ${raise}`
+  return `all ${seats} of the budget are held (${reason}): ${raise}, or acquireTimeout`
+}
+
+/** A seat was free, though not for everybody; a pod was not. */
+function startRemedy({ spec, pods, index }: PoolState, position: number, { seats }: BudgetInForce): string {
+  if (position > seats - index.held)
+    return `the ${seats - index.held} free of the budget of ${seats} are for those ahead: raise it, or acquireTimeout`
+  return pods.size >= spec.maxPods
+    ? `maxPods is ${spec.maxPods}, and as many pods were there or on their way: raise maxPods in the pool file, or acquireTimeout`
+    : 'pods take longer to start: raise acquireTimeout, or keep standbys ready'
 }

@@ -2,7 +2,7 @@ import { Command, InvalidArgumentError, Option } from 'commander'
 import { DEFAULT_SPEED, MAX_SPEED, QUICK_SPEED } from '../../demo/plan.js'
 import { runDemo } from '../../demo/run.js'
 import { CliError, splitMessage } from '../failure.js'
-import { onOutputClosed } from '../terminal.js'
+import { onOutputClosed, writeOut } from '../terminal.js'
 
 interface Flags {
   json?: true
@@ -39,10 +39,9 @@ export function demoCommand(): Command {
         seed,
         ...(speed === undefined ? {} : { speed }),
       }
-      const { stdout, stderr, env } = process
-      process.exitCode = await runDemo(options, { stdout, stderr, env, onClosed: onOutputClosed }).catch(
-        demoFailed,
-      )
+      const { stderr, env } = process
+      const streams = { stdout: { write: writeOut }, stderr, env, onClosed: onOutputClosed }
+      process.exitCode = await runDemo(options, streams).catch(demoFailed)
     })
 }
 

@@ -1,22 +1,26 @@
-import { join, resolve } from 'node:path'
+import { type Stats, statSync } from 'node:fs'
+import { dirname, join, resolve } from 'node:path'
 import { Command } from 'commander'
+import { exitWithOutput, HURRY_MS } from '../../exit.js'
 import { stateFolder } from '../../state-folder.js'
 import { parsePort } from '../arguments.js'
+import { chooseServer } from '../connection.js'
+import { addDataConverterOption, loadDataConverter } from '../data-converter.js'
 import { builtInPool, type DevSession, startDev } from '../dev-session.js'
 import { EXIT, EXIT_HELP } from '../exit-code.js'
-import { reportOf } from '../failure.js'
+import { reportOf, usageError } from '../failure.js'
 import { takeInterrupts } from '../interrupt.js'
 import { readPoolFile } from '../pool-file.js'
 import { asOnlyDev, makeStateFolder } from '../state-folder.js'
 import { renderFacts } from '../table.js'
 import { Teardown } from '../teardown.js'
-import { onOutputClosed, paint, printFailure, printJson, printNote, printOut } from '../terminal.js'
+import { paint, printFailure, printJson, printNote, printOut } from '../terminal.js'
 import { outcomeJson, outcomeLine } from './pool-apply.js'
 
 const HELP = `
-Starts a Temporal server with its UI (or uses that of TEMPORAL_ADDRESS), a worker and pools of local pods, and runs
-until Ctrl-C, which stops all of it; a second Ctrl-C does not wait. Other commands find it by the file dev.json in
-the state folder. The server keeps everything in memory unless --db-file is given.
+Starts a Temporal server with its UI (or uses that of TEMPORAL_ADDRESS or TEMPORAL_PROFILE), a worker and pools of
+local pods, and runs until Ctrl-C, which stops all of it; a second Ctrl-C does not wait. Other commands find it by the
+file dev.json in the state folder. The server keeps everything in memory unless --db-file is given.
 
 Examples:
   firepool dev
@@ -30,12 +34,13 @@ interface DevCommandOptions {
   port?: number
   uiPort?: number
   namespace?: string
+  dataConverter?: string
   json?: boolean
 }
 
 /** `firepool dev` */
 export function devCommand(): Command {
-  return new Command('dev')
+  const command = new Command('dev')
     .description('a server with its UI, a worker and pools on this machine, until Ctrl-C')
     .option('-f, --file <file>', "YAML file with pools (default: one pool 'cpu')")
     .option('--dir <folder>', 'state folder (else FIREPOOL_DIR, else in ~/.local/state)')
@@ -50,15 +55,16 @@ export function devCommand(): Command {
     .addHelpText('after', HELP)
     .addHelpText('after', EXIT_HELP)
     .action(dev)
+  return addDataConverterOption(command)
 }
 
 async function dev(options: DevCommandOptions): Promise<void> {
+  const dbFile = options.dbFile === undefined ? undefined : databaseFile(options.dbFile)
   const pools = options.file === undefined ? [builtInPool()] : readPoolFile(options.file)
+  const dataConverter = await loadDataConverter(options.dataConverter)
   const dir = makeStateFolder(stateFolder(options.dir))
   await asOnlyDev(dir, async () => {
     const teardown = new Teardown()
-    // Nobody reads what we print: the pods are to be stopped all the same.
-    onOutputClosed(() => {})
     let forced: Promise<never> | null = null
     const interrupt = takeInterrupts(() => {
       forced = force(teardown)
@@ -67,12 +73,9 @@ async function dev(options: DevCommandOptions): Promise<void> {
     try {
       const { installRuntime } = await import('../temporal-runtime.js')
       const log = installRuntime(join(dir, 'worker.log'))
-      const { file: _, dbFile, ...rest } = options
-      const own = { dir, pools, log, note: printNote, signal: interrupt.signal }
-      const session = await startDev(
-        { ...rest, ...(dbFile ? { dbFile: resolve(dbFile) } : {}), ...own },
-        teardown,
-      )
+      const { file: _, dbFile: __, ...rest } = options
+      const own = { dir, pools, log, note: printNote, signal: interrupt.signal, dataConverter }
+      const session = await startDev({ ...rest, ...(dbFile ? { dbFile } : {}), ...own }, teardown)
       show(session, dir, options.json === true)
       await Promise.race([session.broken, aborted(interrupt.signal)])
     } catch (error) {
@@ -89,6 +92,29 @@ async function dev(options: DevCommandOptions): Promise<void> {
   })
 }
 
+/** A path that was mistyped would be a new and empty database. @throws CliError when its folder is not there */
+export function databaseFile(path: string): string {
+  const file = resolve(path)
+  const folder = dirname(file)
+  if (statsOf(folder)?.isDirectory() !== true)
+    throw usageError(`--db-file ${path}: there is no folder ${folder}`, 'make it first, or give another path')
+  if (statsOf(file)?.isFile() === false)
+    throw usageError(
+      `--db-file ${path} is no regular file`,
+      'give the path of a file, which need not be there yet',
+    )
+  return file
+}
+
+/** undefined when it is not there, or cannot be looked at */
+function statsOf(path: string): Stats | undefined {
+  try {
+    return statSync(path)
+  } catch {
+    return undefined
+  }
+}
+
 /** How long a stop in a hurry may take, ms. */
 const FORCE_MS = 3_000
 
@@ -97,7 +123,7 @@ async function force(teardown: Teardown): Promise<never> {
   printNote('stopping at once')
   const limit = new Promise((resolve) => setTimeout(resolve, FORCE_MS))
   await Promise.race([teardown.run(), limit])
-  return process.exit(EXIT.cancelled)
+  return exitWithOutput(EXIT.cancelled, HURRY_MS)
 }
 
 function aborted(signal: AbortSignal): Promise<void> {
@@ -110,6 +136,12 @@ function aborted(signal: AbortSignal): Promise<void> {
 function show({ server, outcomes, searchAttributes }: DevSession, dir: string, json: boolean): void {
   const { address, namespace, uiUrl = null } = server
   if (searchAttributes) printNote(`note: ${searchAttributes}`)
+  const others = chooseServer({ dir })
+  if (others.address !== address) {
+    printNote(
+      `note: other commands use the server at ${others.address} (${others.because}); for this one set TEMPORAL_ADDRESS=${address}`,
+    )
+  }
   for (const { error } of outcomes) if (error !== undefined) printFailure(reportOf(error), false)
   if (json) {
     const pools = outcomes.map(outcomeJson)

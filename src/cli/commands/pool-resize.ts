@@ -4,7 +4,7 @@ import { parseNumber } from '../arguments.js'
 import { addServerOptions, type ServerOptions, withFirepool } from '../connection.js'
 import { usageError } from '../failure.js'
 import { budgetLine } from '../pool-view.js'
-import { printJson, printOut } from '../terminal.js'
+import { printJson, printNote, printOut } from '../terminal.js'
 
 const HELP = `
 A resize goes before the pool file and the fleet's budget until it is taken back with --reset.
@@ -41,7 +41,15 @@ async function resize(name: string, options: ResizeOptions): Promise<void> {
   if (options.standby !== undefined) asked.standby = options.standby
   if (Object.keys(asked).length === 0)
     throw usageError('nothing to resize is given', 'add --budget N, --standby N or --reset')
-  const status = await withFirepool(options, ({ firepool }) => firepool.resizePool(name, asked))
+  const { status, spec } = await withFirepool(options, async ({ firepool }) => {
+    const status = await firepool.resizePool(name, asked)
+    return { status, spec: await firepool.poolSpec(name).catch(() => null) }
+  })
+  if (spec !== null && status.budget.inForce > spec.maxPods) {
+    printNote(
+      `note: maxPods of ${name} is ${spec.maxPods}: no more pods than that are started; raise it in the pool file and apply it`,
+    )
+  }
   if (options.json) printJson({ v: 1, status })
   else printOut(`${name}: budget ${budgetLine(status)}; standby target ${status.standby.target}`)
 }

@@ -7,9 +7,9 @@ import {
   FirepoolError,
   type JobResult,
   type JobSpec,
-  problem,
   type RunJobInput,
 } from '../../contract/index.js'
+import { exitWithOutput, HURRY_MS } from '../../exit.js'
 import { collect, parseDuration, parseNumber } from '../arguments.js'
 import {
   addServerOptions,
@@ -163,8 +163,6 @@ async function start(
   options: RunJobOptions & { signal: AbortSignal },
 ): Promise<JobResult> {
   await requireWorker(open)
-  if (options.signal.aborted)
-    throw new FirepoolError(problem('Cancelled', 'the job was cancelled before it began'))
   return open.firepool.runJob(input, options)
 }
 
@@ -178,7 +176,7 @@ function waitNotes(quiet = false): Pick<RunJobOptions, 'onWaiting'> {
 function interrupts() {
   const interrupt = takeInterrupts(() => {
     printNote('not waiting for the end of the job; its cancellation is under way')
-    process.exit(EXIT.cancelled)
+    void exitWithOutput(EXIT.cancelled, HURRY_MS)
   })
   interrupt.signal.addEventListener('abort', () =>
     printNote('cancelling the job; Ctrl-C again does not wait for it'),

@@ -3,11 +3,12 @@ import { Command } from 'commander'
 import { stateFolder } from '../../state-folder.js'
 import { parseNumber } from '../arguments.js'
 import { addServerOptions, chooseServer, connect, type ServerOptions } from '../connection.js'
+import { loadDataConverter } from '../data-converter.js'
 import { EXIT_HELP } from '../exit-code.js'
 import { usageError } from '../failure.js'
 import { takeInterrupts } from '../interrupt.js'
 import { makeStateFolder } from '../state-folder.js'
-import { onOutputClosed, printJson, printNote, printOut } from '../terminal.js'
+import { printJson, printNote, printOut } from '../terminal.js'
 
 const HELP = `
 Serves Firepool's task queues against a server that runs already, until SIGTERM or Ctrl-C. Running jobs and pods live
@@ -15,6 +16,7 @@ on: the next worker on the same state folder adopts them. Several workers may sh
 
 Examples:
   TEMPORAL_ADDRESS=temporal:7233 firepool worker
+  TEMPORAL_PROFILE=prod firepool worker --data-converter ./codec.mjs
   firepool worker --address 127.0.0.1:7233 --namespace agents --dir /var/lib/firepool`
 
 interface WorkerOptions extends ServerOptions {
@@ -41,18 +43,20 @@ async function work(options: WorkerOptions): Promise<void> {
   checkCount('--job-slots', jobSlots, 1)
   // Two is the least with which the SDK works.
   checkCount('--cached-workflows', cachedWorkflows, 2)
-  const { address, namespace, because } = chooseServer(options)
+  const { address, namespace, connection, because } = chooseServer(options)
+  const dataConverter = await loadDataConverter(options.dataConverter)
   const dir = makeStateFolder(stateFolder(options.dir))
-  onOutputClosed(() => {})
   const interrupt = takeInterrupts(() => process.exit(130))
   // Asked first for a clear error; the worker makes connections of its own.
-  await (await connect({ address, because })).close()
+  await (await connect({ address, connection, because })).close()
   const { installRuntime } = await import('../temporal-runtime.js')
   const { startFirepoolWorker } = await import('../../worker.js')
   const worker = await startFirepoolWorker({
     address,
     namespace,
+    ...connection,
     dir,
+    ...(dataConverter ? { dataConverter } : {}),
     log: installRuntime(join(dir, 'worker.log')),
     ...(jobSlots === undefined ? {} : { jobSlots }),
     ...(cachedWorkflows === undefined ? {} : { cachedWorkflows }),
