@@ -3,8 +3,7 @@ import { defineConfig } from 'vitest/config'
 /**
  * Long tests share two cores with real servers: limits are for hangs, not for speed. Where real processes and servers take part, a
  * test that fails is run once more, and the report says which were (`retry x1`): the machines are shared, and one test among
- * a thousand that starved tells nothing of the change. The models and the replays have no such excuse. Most of a long test is waiting, so two files at a
- * time keep two cores busy.
+ * a thousand that starved tells nothing of the change. The models and the replays have no such excuse.
  */
 const REAL = { retry: 1 }
 
@@ -20,7 +19,7 @@ export default defineConfig({
           include: ['test/integration/**/*.test.ts'],
           testTimeout: 240_000,
           hookTimeout: 240_000,
-          maxWorkers: 2,
+          fileParallelism: false,
           ...REAL,
           globalSetup: ['test/support/temporal-setup.ts'],
         },
@@ -31,7 +30,7 @@ export default defineConfig({
           include: ['test/interop/**/*.test.ts'],
           testTimeout: 240_000,
           hookTimeout: 240_000,
-          maxWorkers: 2,
+          fileParallelism: false,
           ...REAL,
           globalSetup: ['test/support/temporal-setup.ts'],
         },
