@@ -5,10 +5,10 @@ import http from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { inspect } from 'node:util'
 import type { Client } from '@temporalio/client'
 import {
   DefaultLogger,
-  GracefulShutdownPeriodExpiredError,
   makeTelemetryFilterString,
   NativeConnection,
   Runtime,
@@ -68,7 +68,8 @@ export async function withBenchWorld<T>(
   } catch (error) {
     throw end.signal.aborted ? end.signal.reason : error
   } finally {
-    if (end.signal.aborted) log('stopping everything (Ctrl-C again kills)')
+    interrupted = end.signal.aborted
+    if (interrupted) log('stopping everything (Ctrl-C again kills)')
     for (const left of await cleanup.run()) log(`could not ${left}`)
     process.off('uncaughtException', crashed)
     end.close()
@@ -85,7 +86,8 @@ interface WorldParts {
 }
 
 /** Whatever it makes is undone by `cleanup`, also when it throws. */
-async function openWorld({ cleanup, force, signal, caller }: WorldParts): Promise<BenchWorld> {
+async function openWorld(parts: WorldParts): Promise<BenchWorld> {
+  const { cleanup, force, signal, caller } = parts
   const dir = await mkdtemp(join(tmpdir(), 'firepool-bench-'))
   force.dir = dir
   cleanup.add('remove the temporary folder', () => rm(dir, { recursive: true, force: true, maxRetries: 5 }))
@@ -104,13 +106,13 @@ async function openWorld({ cleanup, force, signal, caller }: WorldParts): Promis
   const connection = await NativeConnection.connect({ address })
   cleanup.add('close the connection', () => connection.close())
   const common = { connection, namespace }
-  await startWorker(cleanup, {
+  await startWorker(parts, {
     ...common,
     taskQueue: 'bench',
     workflowsPath: fileURLToPath(new URL('./workflows.ts', import.meta.url)),
     ...caller(firepoolDir, bare),
   })
-  await startWorker(cleanup, {
+  await startWorker(parts, {
     ...common,
     taskQueue: 'bench-activities',
     activities: { postBare: bare },
@@ -123,16 +125,16 @@ async function openWorld({ cleanup, force, signal, caller }: WorldParts): Promis
 /** A worker of callers that is to stop is left to itself after this. */
 const FORCE_MS = 3_000
 
-async function startWorker(cleanup: Cleanup, options: WorkerOptions): Promise<void> {
-  // Local activities of a loop make one workflow task of it, which an interruption does not wait for.
+/** Local activities of a loop make one long workflow task of it: an interruption does not wait for its end. */
+async function startWorker({ cleanup, signal }: WorldParts, options: WorkerOptions): Promise<void> {
   const worker = await Worker.create({ ...options, shutdownForceTime: FORCE_MS })
-  const running = worker.run().catch((error: unknown) => {
-    if (!(error instanceof GracefulShutdownPeriodExpiredError)) throw error
-  })
+  const running = worker.run()
   running.catch(() => undefined)
   cleanup.add(`stop the worker of ${options.taskQueue}`, () => {
     if (worker.getState() === 'RUNNING') worker.shutdown()
-    return running
+    return running.catch((error: unknown) => {
+      if (!signal.aborted) throw error
+    })
   })
 }
 
@@ -193,9 +195,15 @@ export async function run(client: Client, workflow: string, args: unknown[]) {
   return handle
 }
 
+/** What fails because all is being stopped is no news. */
+let interrupted = false
+
 export function quiet(): void {
+  const logger = new DefaultLogger('ERROR', ({ level, message, meta }) => {
+    if (!interrupted) process.stderr.write(`[${level}] ${message} ${inspect(meta)}\n`)
+  })
   // Forwarded: by itself the SDK's core writes to standard output, into the JSON of --json.
   const logging = { forward: {}, filter: makeTelemetryFilterString({ core: 'ERROR', other: 'ERROR' }) }
   // By itself the SDK would end its workers at the first signal, before the pods are stopped.
-  Runtime.install({ logger: new DefaultLogger('ERROR'), shutdownSignals: [], telemetryOptions: { logging } })
+  Runtime.install({ logger, shutdownSignals: [], telemetryOptions: { logging } })
 }

@@ -37,6 +37,19 @@ test.each([
   expect(folders()).toEqual([])
 })
 
+test('a long workflow task of local activities is not waited for', async () => {
+  const running = bench(['lease', '--short=100000'])
+  await running.until('stderr', /^short: /m)
+  await new Promise((resolve) => setTimeout(resolve, 2_000))
+  running.kill('SIGINT')
+  const ended = await running.ended
+  expect(ended.code, ended.stderr).toBe(130)
+  expect(ended.stderr).toMatch(/everything is stopped\n$/)
+  expect(ended.stderr).not.toMatch(/could not|ERROR/)
+  await waitUntil('no process of it is left', () => processesWith(tmp).length === 0)
+  expect(folders()).toEqual([])
+})
+
 test('a second Ctrl-C does not wait', async () => {
   const running = bench(['lease', '--short=100000'])
   await running.until('stderr', /^short: /m)
