@@ -38,13 +38,13 @@ export class Mirror {
       retry: { maximumAttempts: 3 },
       summary: 'which search attributes has this namespace?',
     })
-    activities[ACTIVITY.namespaceFeatures]!().then(
-      ({ searchAttributes }) => {
+    activities[ACTIVITY.namespaceFeatures]!()
+      .then(({ searchAttributes }) => {
         this.hasAttributes = Object.keys(SEARCH_ATTRIBUTE).every((name) => searchAttributes.includes(name))
-      },
-      // Without an answer nothing is mirrored there: the pool works all the same.
-      () => undefined,
-    )
+      })
+      // Without an answer, or with one that another worker has encoded with keys of its own, nothing is mirrored there: the
+      // pool works all the same. A rejection that nobody takes would fail its workflow task for ever.
+      .catch(() => undefined)
   }
 
   /**
