@@ -51,9 +51,9 @@ export function serverFromEnvironment(env: NodeJS.ProcessEnv = process.env): Ser
 export function serverOnPurpose(
   env: NodeJS.ProcessEnv = process.env,
 ): (GivenSettings & { address: string }) | undefined {
+  if (!(env.TEMPORAL_ADDRESS || env.TEMPORAL_PROFILE || env.TEMPORAL_CONFIG_FILE)) return undefined
   const { address, ...given } = settingsGiven(env)
-  const named = Boolean(env.TEMPORAL_ADDRESS || env.TEMPORAL_PROFILE || env.TEMPORAL_CONFIG_FILE)
-  return named && address !== undefined ? { address, ...given } : undefined
+  return address === undefined ? undefined : { address, ...given }
 }
 
 /** See serverFromEnvironment. @throws ConnectionSettingsError */

@@ -153,13 +153,37 @@ test.each<[string, NodeJS.ProcessEnv, string, RegExp]>([
   ['no such profile', { TEMPORAL_PROFILE: 'nope' }, 'ConnectionSettings', /no such profile/],
   ['another API key', { TEMPORAL_API_KEY: 'wrong-key' }, 'NotAuthorized', /does not let us in/],
 ])('%s: a clear error', async (_, more, code, pattern) => {
-  for (const command of [['pool', 'list'], ['worker']]) {
-    const { stdout, stderr } = await cli([...command, '--json'], more)
+  const both = [['pool', 'list'], ['worker']].map((command) => cli([...command, '--json'], more))
+  for (const { stdout, stderr } of await Promise.all(both)) {
     const { error } = JSON.parse(stdout.toString()) as { error: { code: string; message: string } }
     expect(error.code, stderr).toBe(code)
     expect(error.message).toMatch(pattern)
     for (const secret of [API_KEY, 'wrong-key', 'PRIVATE KEY']) expect(stdout + stderr).not.toContain(secret)
   }
+})
+
+test('dev uses the server of a profile that is named, and leaves it running', async () => {
+  const dev = startCli(['dev', '--json', '-f', put('more.yaml', 'pools: [{ name: more, budget: 1 }]')], env)
+  await dev.until('stdout', '\n')
+  expect(JSON.parse(dev.stdout())).toMatchObject({ address: proxy.address, uiUrl: null })
+  expect((await cli(['pool', 'delete', 'more'])).code).toBe(0)
+  dev.kill('SIGINT')
+  expect((await dev.ended).code).toBe(0)
+  expect((await cli(['pool', 'list'])).code).toBe(0)
+})
+
+test('dev does not follow the usual profile: it starts a server of its own, and says who does', async () => {
+  const { TEMPORAL_CONFIG_FILE: _, TEMPORAL_PROFILE: __, ...rest } = env
+  mkdirSync(join(folder, 'temporalio'))
+  put('temporalio/temporal.toml', `[profile.default]\naddress = "${proxy.address}"\n`)
+  const own = { ...rest, XDG_CONFIG_HOME: folder, FIREPOOL_DIR: join(folder, 'own') }
+  const dev = startCli(['dev', '--json'], own)
+  await dev.until('stdout', '\n')
+  const { address } = JSON.parse(dev.stdout()) as { address: string }
+  expect(address).not.toBe(proxy.address)
+  await dev.until('stderr', `set TEMPORAL_ADDRESS=${address}`)
+  dev.kill('SIGINT')
+  await dev.ended
 })
 
 test('TLS spoken to a server that has none', async () => {

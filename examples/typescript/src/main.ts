@@ -1,11 +1,11 @@
 /** Runs the agent and the verifier once and prints what came of it: node dist/main.js [pool] */
 import { randomUUID } from 'node:crypto'
 import { Client, Connection } from '@temporalio/client'
-import { ADDRESS, NAMESPACE, TASK_QUEUE } from './settings.js'
+import { NAMESPACE, SERVER, TASK_QUEUE } from './settings.js'
 import type { agent, verify } from './workflows.js'
 
 const [pool = 'cpu'] = process.argv.slice(2)
-const connection = await Connection.connect({ address: ADDRESS })
+const connection = await Connection.connect(SERVER)
 const client = new Client({ connection, namespace: NAMESPACE })
 
 const steps = await client.workflow.execute<typeof agent>('agent', {

@@ -1,5 +1,6 @@
 /** Which server, and the task queue of this project's own worker. */
+import { serverFromEnvironment } from 'firepool/client'
 
-export const ADDRESS = process.env.TEMPORAL_ADDRESS ?? 'localhost:7233'
-export const NAMESPACE = process.env.TEMPORAL_NAMESPACE ?? 'default'
+/** TEMPORAL_ADDRESS and the like, or a profile of temporal.toml: as Firepool's own commands take it. */
+export const { namespace: NAMESPACE, ...SERVER } = serverFromEnvironment()
 export const TASK_QUEUE = 'typescript-callers'

@@ -1,9 +1,9 @@
 /** Serves this project's workflows, beside Firepool's own worker: node dist/worker.js */
 import { fileURLToPath } from 'node:url'
 import { NativeConnection, Worker } from '@temporalio/worker'
-import { ADDRESS, NAMESPACE, TASK_QUEUE } from './settings.js'
+import { NAMESPACE, SERVER, TASK_QUEUE } from './settings.js'
 
-const connection = await NativeConnection.connect({ address: ADDRESS })
+const connection = await NativeConnection.connect(SERVER)
 const worker = await Worker.create({
   connection,
   namespace: NAMESPACE,

@@ -136,12 +136,7 @@ function aborted(signal: AbortSignal): Promise<void> {
 function show({ server, outcomes, searchAttributes }: DevSession, dir: string, json: boolean): void {
   const { address, namespace, uiUrl = null } = server
   if (searchAttributes) printNote(`note: ${searchAttributes}`)
-  const others = chooseServer({ dir })
-  if (others.address !== address) {
-    printNote(
-      `note: other commands use the server at ${others.address} (${others.because}); for this one set TEMPORAL_ADDRESS=${address}`,
-    )
-  }
+  noteOthers(dir, address)
   for (const { error } of outcomes) if (error !== undefined) printFailure(reportOf(error), false)
   if (json) {
     const pools = outcomes.map(outcomeJson)
@@ -161,4 +156,16 @@ function show({ server, outcomes, searchAttributes }: DevSession, dir: string, j
   const pool = outcomes[0]?.spec.name
   if (pool) printOut(`Try in another terminal: firepool run --pool ${pool} -- echo hello`)
   printOut('Ctrl-C stops all of it.')
+}
+
+/** The usual profile is not followed by `dev`, which starts a server of its own; but by the other commands. */
+function noteOthers(dir: string, address: string): void {
+  try {
+    const others = chooseServer({ dir })
+    if (others.address === address) return
+    const where = `${others.address} (${others.because})`
+    printNote(`note: other commands use the server at ${where}; for this one set TEMPORAL_ADDRESS=${address}`)
+  } catch (error) {
+    printNote(`note: other commands will fail: ${(error as Error).message}`)
+  }
 }
