@@ -21,6 +21,7 @@ import {
   SIGNAL,
   WORKFLOW,
 } from '../contract/index.js'
+import { slug } from '../workflows/lease-id.js'
 import { acceptedValue, type Meaning, meaningOf } from './errors.js'
 
 /** A run of a session ends within a second or two of its last job. */
@@ -106,8 +107,7 @@ function sessionId(pool: string, caller: string | undefined, slot = '0'): string
     .update(JSON.stringify([caller, slot]))
     .digest('hex')
     .slice(0, 16)
-  const slug = caller.replace(/[^A-Za-z0-9._-]+/g, '-').slice(0, 40)
-  return `session/${pool}/${slug}-${hash}`
+  return `session/${pool}/${slug(caller)}-${hash}`
 }
 
 /** Whether the session's run was closed after it had taken the job. A pool that is not there is a problem, said by the session. */

@@ -1,4 +1,4 @@
-import { type Checked, invalid, isRecord, shown } from './check.js'
+import { type Checked, checkOptionalVersion, invalid, isRecord, shown, withoutNulls } from './check.js'
 import type { JobSpec } from './job.js'
 import type { Grant } from './lease.js'
 import type { RunInput } from './run.js'
@@ -14,8 +14,9 @@ const JOB_ID = /^[\x21-\x7e]{1,256}$/
  */
 export function checkRunInput(value: unknown, ownId: string): Checked<CheckedRun> {
   if (!isRecord(value)) return invalid(`firepool.run takes { grant, job }, not ${shown(value)}`)
-  const { v = 1, grant, job, jobId = ownId, releaseAfter, posted } = withoutNulls(value)
-  if (v !== 1) return invalid(`this Firepool understands version 1 of the contract, not ${shown(v)}`)
+  const { v, grant, job, jobId = ownId, releaseAfter, posted } = withoutNulls(value)
+  const version = checkOptionalVersion(v)
+  if (version.problem) return version
   if (!isRecord(grant))
     return invalid(`grant is what firepool.awaitLease returned, handed on as it is, not ${shown(grant)}`)
   for (const name of ['leaseId', 'pool', 'pod', 'address', 'incarnation']) {
@@ -45,9 +46,4 @@ export function checkRunInput(value: unknown, ownId: string): Checked<CheckedRun
 function forThePod(job: Record<string, unknown>): JobSpec {
   const { short: _, ...rest } = withoutNulls(job)
   return rest as unknown as JobSpec
-}
-
-/** Other SDKs write null for a field that is not set. */
-function withoutNulls(record: Record<string, unknown>): Record<string, unknown> {
-  return Object.fromEntries(Object.entries(record).filter(([, value]) => value !== null))
 }

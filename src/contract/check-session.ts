@@ -5,10 +5,12 @@ import {
   checkAcquire,
   checkNumber,
   checkOnPodLost,
+  checkOptionalVersion,
   checkPoolName,
   invalid,
   isRecord,
   shown,
+  withoutNulls,
 } from './check.js'
 import { checkJob } from './check-job.js'
 import type { JobSpec } from './job.js'
@@ -29,8 +31,8 @@ const KEY = /^[\x21-\x7e]{1,128}$/
 export function checkSession(value: unknown, workflowId: string): Checked<CheckedSession> {
   if (!isRecord(value)) return invalid(`firepool.session takes { pool, caller, ttl }, not ${shown(value)}`)
   const { v, pool, ttl, onPodLost, ...who } = withoutNulls(value)
-  if (v !== undefined && v !== 1)
-    return invalid(`this Firepool understands version 1 of the contract, not ${shown(v)}`)
+  const version = checkOptionalVersion(v)
+  if (version.problem) return version
   const names = refuseUnknownNames('firepool.session', 'option', value, SESSION_OPTIONS)
   if (names.problem) return names
   const name = checkPoolName(pool)
@@ -48,20 +50,14 @@ export function checkSession(value: unknown, workflowId: string): Checked<Checke
 /** The argument of a session's update `firepool.run`. */
 export function checkSessionRun(value: unknown): Checked<{ job: JobSpec; key: string | null }> {
   if (!isRecord(value)) return invalid(`firepool.run of a session takes { job, key }, not ${shown(value)}`)
-  const { v, job, key, ...rest } = withoutNulls(value)
-  if (v !== undefined && v !== 1)
-    return invalid(`this Firepool understands version 1 of the contract, not ${shown(v)}`)
-  const [unknown] = Object.keys(rest)
-  if (unknown !== undefined)
-    return invalid(`firepool.run of a session has no field '${unknown}'; known are job and key`)
+  const { v, job, key } = withoutNulls(value)
+  const version = checkOptionalVersion(v)
+  if (version.problem) return version
+  const names = refuseUnknownNames('firepool.run of a session', 'field', value, ['v', 'job', 'key'])
+  if (names.problem) return names
   if (key !== undefined && !(typeof key === 'string' && KEY.test(key)))
     return invalid(`key must be 1 to 128 printable ASCII characters without blanks, not ${shown(key)}`)
   const checked = checkJob(job)
   if (checked.problem) return checked
   return { value: { job: job as JobSpec, key: key === undefined ? null : (key as string) } }
-}
-
-/** Other SDKs write null for a field that is not set. */
-function withoutNulls(record: Record<string, unknown>): Record<string, unknown> {
-  return Object.fromEntries(Object.entries(record).filter(([, value]) => value !== null))
 }

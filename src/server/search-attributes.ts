@@ -1,3 +1,4 @@
+import { setTimeout } from 'node:timers/promises'
 import type { Connection } from '@temporalio/client'
 import { SEARCH_ATTRIBUTE } from '../contract/index.js'
 
@@ -11,7 +12,12 @@ const INDEXED_VALUE_TYPE: Record<SearchAttributeType, number> = { Keyword: 2, In
 
 // gRPC status codes
 const ALREADY_EXISTS = 6
+const NOT_FOUND = 5
 const PERMISSION_DENIED = 7
+
+/** A server that was asked for a namespace before it was created says for a second more that it is not there. */
+const NEW_NAMESPACE_MS = 3_000
+const NEW_NAMESPACE_RETRY_MS = 250
 
 export interface SearchAttributeReport {
   /** those of Firepool's that the namespace has now, with the type Firepool needs: only these may be set */
@@ -37,7 +43,7 @@ export async function ensureSearchAttributes(
   connection: Connection,
   namespace: string,
 ): Promise<SearchAttributeReport> {
-  const before = await list(connection, namespace)
+  const before = await listOfNewNamespace(connection, namespace)
   if (before.unreadable || before.missing.length === 0) return report(before, namespace)
   const refusals: string[] = []
   // One by one: a server refuses a whole batch for one type that its table has no column left for.
@@ -109,6 +115,18 @@ interface Listing {
   /** registered under another type, so not usable and not to be added */
   mistyped: SearchAttributeName[]
   unreadable?: string
+  /** unreadable because the server knows no such namespace, or not yet */
+  notFound?: boolean
+}
+
+/** The namespace may be new, and this server not have seen it yet. */
+async function listOfNewNamespace(connection: Connection, namespace: string): Promise<Listing> {
+  const until = performance.now() + NEW_NAMESPACE_MS
+  for (;;) {
+    const listing = await list(connection, namespace)
+    if (!listing.notFound || performance.now() > until) return listing
+    await setTimeout(NEW_NAMESPACE_RETRY_MS)
+  }
 }
 
 async function list(connection: Connection, namespace: string): Promise<Listing> {
@@ -116,7 +134,9 @@ async function list(connection: Connection, namespace: string): Promise<Listing>
   try {
     registered = (await connection.operatorService.listSearchAttributes({ namespace })).customAttributes ?? {}
   } catch (error) {
-    return { present: [], missing: [...NAMES], mistyped: [], unreadable: messageOf(error as ServiceError) }
+    const { code } = error as ServiceError
+    const unreadable = messageOf(error as ServiceError)
+    return { present: [], missing: [...NAMES], mistyped: [], unreadable, notFound: code === NOT_FOUND }
   }
   const present = NAMES.filter((name) => registered[name] === INDEXED_VALUE_TYPE[SEARCH_ATTRIBUTE[name]])
   const missing = NAMES.filter((name) => !present.includes(name))

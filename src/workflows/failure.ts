@@ -1,4 +1,5 @@
 import { ApplicationFailure } from '@temporalio/common'
+import type { Checked } from '../contract/check.js'
 import { isErrorCode, type Problem } from '../contract/errors.js'
 
 /** A Problem as Temporal knows failures: its type is the code, its first detail the whole Problem. */
@@ -23,4 +24,10 @@ export function problemOf(error: unknown): Problem | null {
     if (detail?.code === cause.type && typeof detail.message === 'string') return detail as Problem
   }
   return null
+}
+
+/** @throws ApplicationFailure with the problem, if there is one */
+export function checkedValue<T>(checked: Checked<T>): T {
+  if (checked.problem) throw failureOf(checked.problem)
+  return checked.value
 }

@@ -6,7 +6,7 @@ import { LIMIT } from '../contract/limits.js'
 const SLUG_CHARS = 40
 
 /** A readable part of an id: what is not a letter, digit, '.', '_' or '-' becomes '-'. */
-function slug(text: string): string {
+export function slug(text: string): string {
   return text.replace(/[^A-Za-z0-9._-]+/g, '-').slice(0, SLUG_CHARS)
 }
 

@@ -8,7 +8,6 @@ import {
   workflowInfo,
 } from '@temporalio/workflow'
 import {
-  type Checked,
   checkAcquire,
   checkHolder,
   checkLeaseId,
@@ -21,7 +20,7 @@ import type { Grant, HitClass, Holder, LeaseEnd, LeaseInput, LeaseRequest } from
 import { TIMEOUT } from '../contract/limits.js'
 import { poolWorkflowId, SIGNAL } from '../contract/names.js'
 import { checkInput } from './decoded.js'
-import { failureOf } from './failure.js'
+import { checkedValue } from './failure.js'
 import { grantIn } from './grant-in.js'
 import { LAST_LINE, plain } from './markdown.js'
 import { tellPool } from './tell-pool.js'
@@ -101,11 +100,6 @@ function leaseRequest(input: LeaseInput): { pool: string; request: LeaseRequest 
     replyTo: checkedValue(checkReplyTo(given.replyTo ?? 'token')),
   }
   return { pool, request }
-}
-
-function checkedValue<T>(checked: Checked<T>): T {
-  if (checked.problem) throw failureOf(checked.problem)
-  return checked.value
 }
 
 /** The payload of `firepool.ended`, as far as we rely on it. */

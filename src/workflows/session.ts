@@ -15,7 +15,7 @@ import {
   workflowInfo,
 } from '@temporalio/workflow'
 import { canonicalJson } from '../contract/canonical.js'
-import { type Checked, utf8Bytes } from '../contract/check.js'
+import { utf8Bytes } from '../contract/check.js'
 import { type CheckedSession, checkSession, checkSessionRun } from '../contract/check-session.js'
 import { problem } from '../contract/errors.js'
 import type { JobOutcome, JobResult, JobSpec } from '../contract/job.js'
@@ -24,7 +24,7 @@ import { SESSION_UPDATE, SIGNAL } from '../contract/names.js'
 import type { SessionAnswer, SessionEnd, SessionInput, SessionRun } from '../contract/session.js'
 import { openPool, type Sandbox } from './caller.js'
 import { checkArgument, checkInput, decodedResult } from './decoded.js'
-import { failureOf, problemOf } from './failure.js'
+import { checkedValue, failureOf, problemOf } from './failure.js'
 import { LAST_LINE, plain } from './markdown.js'
 
 /**
@@ -52,7 +52,7 @@ class Session {
 
   constructor(private readonly input: SessionInput) {
     checkInput(input, 'the input of this session')
-    this.checked = value(checkSession(input, workflowInfo().workflowId))
+    this.checked = checkedValue(checkSession(input, workflowInfo().workflowId))
     const { pool, acquire, onPodLost } = this.checked
     const { acquireMs, ...who } = acquire
     this.sandbox = openPool(pool, { ...who, acquireTimeout: acquireMs, onPodLost })
@@ -122,7 +122,7 @@ class Session {
     setHandler(
       defineUpdate<JobResult, [SessionRun]>(SESSION_UPDATE.run),
       async (given) => {
-        const { job, key } = value(checkSessionRun(given))
+        const { job, key } = checkedValue(checkSessionRun(given))
         const outcome = await this.answer(key ?? currentUpdateInfo()!.id, job)
         if (outcome.kind === 'problem') throw failureOf(outcome.problem)
         return outcome.result
@@ -130,7 +130,7 @@ class Session {
       {
         validator: (given) => {
           checkArgument(given, SESSION_UPDATE.run)
-          value(checkSessionRun(given))
+          checkedValue(checkSessionRun(given))
           // Refused, not queued: what a run has accepted it must answer before it can end or continue as new.
           if (this.closing || this.runs >= LIMIT.sessionRunsMust) throw failureOf(MOVES)
         },
@@ -215,9 +215,4 @@ function mayHaveStarted(outcome: JobOutcome): boolean {
 
 function bytesOf(answer: SessionAnswer): number {
   return utf8Bytes(JSON.stringify(answer))
-}
-
-function value<T>(checked: Checked<T>): T {
-  if (checked.problem) throw failureOf(checked.problem)
-  return checked.value
 }

@@ -44,7 +44,10 @@ export async function runShort(input: ShortInput, jobMs: number): Promise<JobRes
   if (said.kind === 'ended') return resultOf(said.outcome)
   if (scope.consideredCancelled && said.posted) {
     const { grant, jobId } = input
-    await CancellationScope.nonCancellable(() => local[ACTIVITY.cancelShort]({ v: 1, grant, jobId }))
+    // Best effort: a pod that does not answer is replaced, and what its caller hears is the cancel, below.
+    await CancellationScope.nonCancellable(() => local[ACTIVITY.cancelShort]({ v: 1, grant, jobId })).catch(
+      () => undefined,
+    )
   }
   return runOnPod({ ...input, posted: said.posted }, jobMs)
 }

@@ -74,6 +74,19 @@ test('a cancel while it goes on kills it, and the sandbox goes on', async () => 
   expect(processWith(mark)).toEqual([])
 })
 
+test('a cancel while its pod hangs is heard as the cancel', async () => {
+  const pool = await world.pool('hung', { budget: 2, standby: 2 })
+  const handle = await world.start<{ slow: string }>('race', [
+    {
+      pool: 'hung',
+      quick: { command: 'true', short: true },
+      slow: { command: 'kill -STOP $PPID; sleep 3600', short: true },
+    },
+  ])
+  expect(await handle.result()).toMatchObject({ slow: 'cancelled' })
+  await pool.until('zero leases, the pod replaced', (s) => s.leases === 0 && s.pods.leased === 0)
+})
+
 test('without the plugin it runs as every job does', async () => {
   const plain = await makeWorld()
   try {

@@ -146,8 +146,8 @@ export async function race(input: {
   pool: string
   quick: JobSpec
   slow: JobSpec
-  after: JobSpec
-}): Promise<{ slow: string; after: JobResult }> {
+  after?: JobSpec
+}): Promise<{ slow: string; after: JobResult | null }> {
   const first = openPool(input.pool, { slot: 'quick' })
   const second = openPool(input.pool, { slot: 'slow' })
   await first.acquire()
@@ -161,7 +161,7 @@ export async function race(input: {
     )
   await first.run(input.quick)
   scope.cancel()
-  return { slow: await slow, after: await second.run(input.after) }
+  return { slow: await slow, after: input.after ? await second.run(input.after) : null }
 }
 
 /** Acquires as a caller in another SDK does: a lease workflow as a child, its grant as the result of an activity. */

@@ -1,6 +1,6 @@
 import { execFile } from 'node:child_process'
 import { access, mkdir, rename, stat } from 'node:fs/promises'
-import { delimiter, dirname, join } from 'node:path'
+import { delimiter, join } from 'node:path'
 import { promisify } from 'node:util'
 import { cacheFolder } from '../../src/server/cache-folder.js'
 import { goInstall } from '../../src/server/go-install.js'
@@ -23,7 +23,7 @@ const PROGRESS_EVERY_MS = 15_000
 export interface ProductionParts {
   /** a folder with `temporal-server` and `temporal-sql-tool` */
   temporal: string
-  /** the folder of the `temporal` CLI */
+  /** the path of the `temporal` CLI, which in the cache folder has another name */
   cli: string
   /** a folder with `initdb` and `postgres` */
   postgres: string
@@ -48,7 +48,7 @@ export async function obtainProductionParts(): Promise<ProductionParts> {
     await rename(join(folder, 'sql'), join(made, 'temporal-sql-tool'))
     return made
   })
-  const cli = dirname((await resolveBinary({ onProgress: report })).path)
+  const { path: cli } = await resolveBinary({ onProgress: report })
   return { temporal, cli, postgres, ...(postgresUser ? { postgresUser } : {}) }
 }
 

@@ -82,7 +82,11 @@ export function createNamespace(
   address: string,
   namespace: string,
 ): Promise<void> {
-  return script('create-namespace.sh', [cli], { TEMPORAL_ADDRESS: address, TEMPORAL_NAMESPACE: namespace })
+  return script('create-namespace.sh', [], {
+    TEMPORAL_CLI: cli,
+    TEMPORAL_ADDRESS: address,
+    TEMPORAL_NAMESPACE: namespace,
+  })
 }
 
 /** A port that we chose was taken when its owner came. */
