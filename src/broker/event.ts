@@ -15,6 +15,7 @@ export type PoolEvent =
       answered?: boolean
     }
   | { kind: 'release'; release: Release }
+  | { kind: 'renew'; leaseId: string }
   | { kind: 'token'; leaseId: string; token: string }
   | { kind: 'setBudget'; budget: number; expiresAtMs: number }
   | { kind: 'resize'; budget?: number | null; standby?: number | null }

@@ -89,7 +89,7 @@ export class Index {
       if (pod.kind === 'deleting') this.heldLeaving++
     }
     if (pod.kind !== 'idle') return
-    add(this.idleByOwner, ownerKey(pod.owner!), pod.pod)
+    if (!pod.reserved) add(this.idleByOwner, ownerKey(pod.owner!), pod.pod)
     add(this.idleBySlot, slotKey(pod.owner!, pod.slot!), pod.pod)
   }
 
@@ -101,7 +101,7 @@ export class Index {
       if (pod.kind === 'deleting') this.heldLeaving--
     }
     if (pod.kind !== 'idle') return
-    remove(this.idleByOwner, ownerKey(pod.owner!), pod.pod)
+    if (!pod.reserved) remove(this.idleByOwner, ownerKey(pod.owner!), pod.pod)
     remove(this.idleBySlot, slotKey(pod.owner!, pod.slot!), pod.pod)
   }
 

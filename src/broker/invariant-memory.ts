@@ -9,6 +9,9 @@ interface PodMemory {
   epoch: number
   owner: string | null
   draining: boolean
+  keepAliveAt: number
+  reserved: boolean
+  slot: string | null
 }
 
 /** What the invariants about history need to know of the steps before; grows with leases and effects, not with time. */
@@ -24,6 +27,7 @@ export class Memory {
   /** pod/epoch -> lease */
   readonly holders = new Map<string, string>()
   readonly ended = new Set<string>()
+  readonly pinned = new Set<string>()
   readonly issued = new Set<string>()
   readonly closed = new Set<string>()
   /** drain effect -> its pod */
@@ -77,6 +81,9 @@ export class Memory {
         epoch: pod.epoch,
         owner: pod.owner ? ownerKey(pod.owner) : null,
         draining: pod.kind === 'draining',
+        keepAliveAt: pod.keepAliveAt,
+        reserved: pod.reserved,
+        slot: pod.slot,
       })
     }
   }
@@ -86,6 +93,7 @@ export class Memory {
     this.live = new Set(state.leases.keys())
     this.waiting = new Set()
     for (const [leaseId, lease] of state.leases) {
+      if (lease.request.pinMs > 0) this.pinned.add(leaseId)
       if (lease.kind === 'waiting') this.waiting.add(leaseId)
       if (lease.kind !== 'granted') continue
       this.grants.set(leaseId, `${lease.pod}/${lease.epoch}`)

@@ -95,6 +95,10 @@ const HARM: Record<
     })
     return undefined
   },
+  I13: (state) => {
+    podOf(state, 'standby').reserved = true
+    return undefined
+  },
   I10: (state) => {
     const lease = leaseOf(state, 'waiting')
     const pod = podOf(state, 'standby')
@@ -163,6 +167,6 @@ describe('each invariant fails when it is broken', () => {
   })
 
   it('and none is missing', () => {
-    expect(Object.keys(INVARIANTS)).toEqual(Array.from({ length: 12 }, (_, i) => `I${i + 1}`))
+    expect(Object.keys(INVARIANTS)).toEqual(Array.from({ length: 13 }, (_, i) => `I${i + 1}`))
   })
 })

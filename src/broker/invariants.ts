@@ -18,7 +18,20 @@ export interface Seen {
   state: PoolState
 }
 
-export type InvariantId = 'I1' | 'I2' | 'I3' | 'I4' | 'I5' | 'I6' | 'I7' | 'I8' | 'I9' | 'I10' | 'I11' | 'I12'
+export type InvariantId =
+  | 'I1'
+  | 'I2'
+  | 'I3'
+  | 'I4'
+  | 'I5'
+  | 'I6'
+  | 'I7'
+  | 'I8'
+  | 'I9'
+  | 'I10'
+  | 'I11'
+  | 'I12'
+  | 'I13'
 
 /** Says what is wrong after a step, as sentences. `memory` knows the history up to the step before. */
 export type Invariant = (seen: Seen, memory: Memory) => string[]
@@ -42,6 +55,7 @@ export const INVARIANTS: Record<InvariantId, Invariant> = {
   I10: nobodyIsOvertaken,
   I11: (_, memory) => memory.takeDoubleStarts(),
   I12: endedStaysEnded,
+  I13: pinsHold,
 }
 
 /**
@@ -169,8 +183,34 @@ function withinBudget({ state, now }: Seen, memory: Memory): string[] {
   ).length
   const expired = state.fleet !== null && at >= state.fleet.expiresAt
   const cap = expired ? ownBudget(state) : seats
-  if (held - leaving > cap && pods.some((pod) => pod.kind === 'idle'))
+  if (held - leaving > cap && pods.some((pod) => pod.kind === 'idle' && !pod.reserved))
     broken.push(`${held - leaving} seats are held of ${cap}, and idle pods do not go`)
+  return broken
+}
+
+/** A pinned lease is never recalled, nor asked before its time; what it leaves is for its slot alone. */
+function pinsHold({ state, now, effects }: Seen, memory: Memory): string[] {
+  const at = Math.max(now, state.lastStepAt)
+  const broken: string[] = []
+  for (const effect of effects) {
+    if (effect.kind === 'notify' && effect.end.end === 'recalled' && memory.pinned.has(effect.end.leaseId))
+      broken.push(`pinned lease ${effect.end.leaseId} was recalled`)
+    if (effect.kind !== 'drain' || effect.attempt > 1) continue
+    const { leaseId } = state.pods.get(effect.pod)!
+    const lease = leaseId === null ? undefined : state.leases.get(leaseId)
+    const before = memory.pods.get(effect.pod)
+    const unfetched =
+      lease?.kind === 'granted' && lease.delivery === 'needsToken' && lease.request.deadlineMs <= at
+    if (lease && lease.request.pinMs > 0 && !unfetched && before && before.keepAliveAt > at)
+      broken.push(`pinned lease ${leaseId} was asked before its time`)
+  }
+  for (const lease of granted(state)) {
+    const before = memory.pods.get(lease.pod)
+    if (before?.reserved && before.keepAliveAt > at && before.slot !== lease.request.slot)
+      broken.push(`pod ${lease.pod} was kept for slot ${before.slot} and serves ${lease.request.slot}`)
+  }
+  for (const pod of state.pods.values())
+    if (pod.reserved && pod.kind !== 'idle') broken.push(`pod ${pod.pod} is ${pod.kind} and reserved`)
   return broken
 }
 

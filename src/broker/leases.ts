@@ -5,7 +5,7 @@ import { keepEarlyToken, takeEarlyToken } from './early-tokens.js'
 import { holderKey, slotKey, tombstoneKey } from './keys.js'
 import { drainPod, movePod, removePod, setKeepAlive } from './pods.js'
 import { hasRoomForNotices, refuseAtAdmission, waitReason, waitRemedy } from './policy/admission.js'
-import { firstKeepAliveDeadline, isStale } from './policy/keep-alive.js'
+import { firstKeepAliveDeadline, idleDeadline, isStale } from './policy/keep-alive.js'
 import { hasWarmPod } from './policy/placement.js'
 import { leaseBytes, textBytes } from './size.js'
 import type { GrantedLease, Lease, Pod, PoolState, WaitingLease } from './state.js'
@@ -40,7 +40,7 @@ export function request(turn: Turn, asked: LeaseRequest): void {
     endLease(turn, older, 'superseded', { notify: true, advance: false })
   }
   const claims = (state.index.slots.get(key)?.claim ?? null) === null
-  const warm = claims && hasWarmPod(state, asked)
+  const warm = claims && hasWarmPod(state, asked, asked.slot)
   const refusal = refuseAtAdmission(state, asked, warm, now)
   if (refusal) {
     bury(turn, asked.leaseId, asked.deadlineMs)
@@ -95,6 +95,7 @@ export function grant(turn: Turn, lease: Lease, pod: Pod, hit: HitClass): void {
     leaseId: asked.leaseId,
     epoch,
     keepAliveAt: 0,
+    reserved: false,
     heldSince: pod.heldSince >= 0 ? pod.heldSince : now,
   })
   state.counters.grants[hit]++
@@ -215,8 +216,18 @@ function settlePod(turn: Turn, lease: GrantedLease, options: EndOptions): void {
   }
   // Under a drain the pod may be closed already: it serves again when the runner has refused.
   if (pod.kind === 'draining') return
-  movePod(turn, pod, 'release')
-  setKeepAlive(turn, pod, now + state.spec.keepAliveMs)
+  movePod(turn, pod, 'release', { reserved: lease.request.pinMs > 0 })
+  setKeepAlive(turn, pod, idleDeadline(state, pod, now))
+}
+
+/** The pin counts from now on again. A lease that is not held, or not pinned, has nothing to renew. */
+export function renew(turn: Turn, leaseId: string): void {
+  const { state, now } = turn
+  const lease = state.leases.get(leaseId)
+  if (lease?.kind !== 'granted' || lease.request.pinMs === 0) return
+  const pod = state.pods.get(lease.pod)!
+  // Under a drain its time was up before the renewal came: what the runner answers counts.
+  if (pod.kind === 'leased') setKeepAlive(turn, pod, now + lease.request.pinMs)
 }
 
 /** A release by name. One that names another grant than the lease has is late, and ignored (F20). */

@@ -1,3 +1,4 @@
+import { TIMEOUT } from '../contract/limits.js'
 import type { Pod } from './state.js'
 import { type PodEvent, TRANSITIONS } from './transitions.js'
 import { assert, issue, type Turn, wakeAt } from './turn.js'
@@ -25,6 +26,7 @@ export function createPod(turn: Turn): void {
     slot: null,
     leaseId: null,
     keepAliveAt: 0,
+    reserved: false,
     heldSince: -1,
     startBy: now + spec.podStartMs + START_MARGIN_MS,
     oldAt: now + spec.podLifetimeMs,
@@ -77,7 +79,7 @@ export function setKeepAlive(turn: Turn, pod: Pod, at: number): void {
 export function removePod(turn: Turn, pod: Pod): void {
   if (pod.kind === 'deleting') return
   assert(pod.leaseId === null, () => `pod ${pod.pod} is removed under lease ${pod.leaseId}`)
-  movePod(turn, pod, 'remove', { keepAliveAt: 0 })
+  movePod(turn, pod, 'remove', { keepAliveAt: 0, reserved: false })
   if (pod.ackedAt >= 0) issue(turn, { kind: 'delete', pod: pod.pod })
 }
 
@@ -86,6 +88,21 @@ export function acknowledge(turn: Turn, pod: Pod): void {
   if (pod.ackedAt >= 0) return
   pod.ackedAt = turn.now
   if (pod.kind === 'deleting') issue(turn, { kind: 'delete', pod: pod.pod })
+}
+
+/** The pin of its last lease is forgotten: the pod serves every slot of its owner for the rest of its keep-alive. */
+export function unreserve(turn: Turn, pod: Pod): void {
+  const { state, now } = turn
+  const leftMs = state.spec.keepAliveMs - TIMEOUT.pinGraceMs
+  if (leftMs <= 0) {
+    removePod(turn, pod)
+    return
+  }
+  state.index.removePod(pod)
+  pod.reserved = false
+  state.index.addPod(pod)
+  turn.newIdle.push(pod.pod)
+  setKeepAlive(turn, pod, now + leftMs)
 }
 
 /** Asks the runner whether the pod may go: only the runner knows if a job came in the last moment (F18). */

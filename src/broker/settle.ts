@@ -73,7 +73,7 @@ function drainAnswered(turn: Turn, effect: DrainEffect, result: EffectResult): v
   const overdue = lease?.delivery === 'needsToken' && now >= lease.request.deadlineMs
   if (result.drained) {
     if (lease) {
-      const end = overdue ? 'expired' : 'recalled'
+      const end = overdue || lease.request.pinMs > 0 ? 'expired' : 'recalled'
       endLease(turn, lease.request.leaseId, end, { notify: true, pod: 'drained' })
     } else {
       removePod(turn, pod)

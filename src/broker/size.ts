@@ -3,8 +3,8 @@ import type { Effect } from './effect.js'
 import type { Pod } from './state.js'
 
 /** Numbers, punctuation and short words of a row in a snapshot; texts are counted one by one. */
-const POD_ROW = 180
-const LEASE_ROW = 236
+const POD_ROW = 186
+const LEASE_ROW = 246
 const EFFECT_ROW = 80
 
 /**

@@ -39,6 +39,8 @@ type PodRow = [
   oldAt: number,
   /** its place among the pods of its kind: first in, first served */
   place: number,
+  /** 1: it is; not there in states of earlier releases */
+  reserved?: 0 | 1,
 ]
 
 type LeaseRow = [
@@ -66,6 +68,8 @@ type LeaseRow = [
         hit: HitClass,
         delivery: 'sending' | 'needsToken' | 'delivered',
       ],
+  /** not there in states of earlier releases */
+  pinMs?: number,
 ]
 
 type SavedEffect = Effect & { retryAt: number }
@@ -246,6 +250,7 @@ function podRow(pod: Pod, place: number): PodRow {
     pod.startBy,
     pod.oldAt,
     place,
+    pod.reserved ? 1 : 0,
   ]
 }
 
@@ -288,6 +293,7 @@ function podOf(row: PodRow): Pod {
     slot,
     leaseId,
     keepAliveAt,
+    reserved: row[19] === 1,
     heldSince,
     startBy,
     oldAt,
@@ -314,6 +320,7 @@ function leaseRow(lease: Lease, place: number): LeaseRow {
     lease.bytes,
     lease.token,
     lease.kind === 'waiting' ? [place] : [lease.pod, lease.epoch, lease.grantedAt, lease.hit, lease.delivery],
+    r.pinMs,
   ]
 }
 
@@ -335,6 +342,7 @@ function leaseOf(row: LeaseRow): Lease {
       requestedAtMs,
       deadlineMs,
       replyTo,
+      pinMs: row[16] ?? 0,
     },
     arrival: row[11],
     arrivedAt: row[12],

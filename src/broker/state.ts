@@ -44,6 +44,8 @@ export interface Pod {
   leaseId: string | null
   /** when the pool acts on its idleness (leased, idle); 0: no deadline */
   keepAliveAt: number
+  /** idle, and kept for its slot alone: its last lease was pinned (TIMEOUT.pinGraceMs) */
+  reserved: boolean
   /** when it became somebody's: the seat is held from then on; -1: never */
   heldSince: number
   /** fails to start when not Ready by then; told to the backend with the order, so a new spec does not change it */

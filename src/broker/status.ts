@@ -5,6 +5,7 @@ import type { Page, PageRequest, PodRow, PoolStatus, QueueRow } from '../contrac
 import { grantOf } from './leases.js'
 import { waitReason } from './policy/admission.js'
 import { budgetInForce } from './policy/budget.js'
+import { pinOf } from './policy/keep-alive.js'
 import { standbyTarget } from './policy/replenish.js'
 import type { Lease, PoolState } from './state.js'
 import type { PodKind } from './transitions.js'
@@ -101,6 +102,7 @@ export function podsPage(state: PoolState, page: PageRequest): Page<PodRow> {
     address: pod.address === '' ? null : pod.address,
     sinceMs: pod.since,
     keepAliveAtMs: pod.keepAliveAt > 0 ? pod.keepAliveAt : null,
+    pinned: pod.reserved || pinOf(state, pod) > 0,
   }))
 }
 

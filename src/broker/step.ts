@@ -10,14 +10,15 @@ import {
   grant,
   offerToken,
   release,
+  renew,
   request,
   requestExpired,
 } from './leases.js'
 import { startFailed } from './losses.js'
 import { observed } from './observe.js'
-import { createPod, drainPod, removePod, setKeepAlive } from './pods.js'
+import { createPod, drainPod, removePod, setKeepAlive, unreserve } from './pods.js'
 import { budgetInForce, ownBudget } from './policy/budget.js'
-import { STALE_ASK_MS } from './policy/keep-alive.js'
+import { pinOf, STALE_ASK_MS } from './policy/keep-alive.js'
 import { leaseForIdle, standbyPod, warmPodFor } from './policy/placement.js'
 import { replenish } from './policy/replenish.js'
 import { retryEffect, settle } from './settle.js'
@@ -85,6 +86,9 @@ function take(turn: Turn, event: PoolEvent): void {
     case 'release':
       release(turn, event.release)
       return
+    case 'renew':
+      renew(turn, event.leaseId)
+      return
     case 'token':
       offerToken(turn, event.leaseId, event.token)
       return
@@ -139,7 +143,10 @@ function setMode(turn: Turn, mode: PoolState['mode']): void {
   for (const kind of ['standby', 'idle'] as const) {
     for (const name of [...state.index.byKind[kind]]) removePod(turn, state.pods.get(name)!)
   }
-  for (const name of [...state.index.byKind.leased]) setKeepAlive(turn, state.pods.get(name)!, turn.now)
+  for (const name of [...state.index.byKind.leased]) {
+    const pod = state.pods.get(name)!
+    if (pinOf(state, pod) === 0) setKeepAlive(turn, pod, turn.now)
+  }
   if (mode !== 'deleting') return
   for (const name of [...state.index.byKind.starting]) removePod(turn, state.pods.get(name)!)
   const why = {
@@ -265,7 +272,8 @@ function keepAliveEnded(turn: Turn, pod: Pod): void {
   // A standby's turn comes in `shape`, which knows what is left over once everybody was served.
   if (pod.kind === 'standby') return
   if (pod.kind === 'idle') {
-    removePod(turn, pod)
+    if (pod.reserved) unreserve(turn, pod)
+    else removePod(turn, pod)
     return
   }
   const lease = pod.leaseId === null ? undefined : turn.state.leases.get(pod.leaseId)
@@ -279,7 +287,8 @@ function keepAliveEnded(turn: Turn, pod: Pod): void {
 
 function lifetimeEnded(turn: Turn, pod: Pod): void {
   if (pod.kind === 'standby' || pod.kind === 'idle') removePod(turn, pod)
-  else if (pod.kind === 'leased') setKeepAlive(turn, pod, Math.min(pod.keepAliveAt, turn.now + STALE_ASK_MS))
+  else if (pod.kind === 'leased' && pinOf(turn.state, pod) === 0)
+    setKeepAlive(turn, pod, Math.min(pod.keepAliveAt, turn.now + STALE_ASK_MS))
 }
 
 function serve(turn: Turn): void {
@@ -346,14 +355,17 @@ function shrink(turn: Turn): void {
   if (over <= 0) return
   for (const name of [...byKind.idle]) {
     if (over <= 0) return
-    removePod(turn, state.pods.get(name)!)
+    const pod = state.pods.get(name)!
+    if (pod.reserved) continue
+    removePod(turn, pod)
     over--
   }
   if (over <= 0 || now < state.shrinkAt) return
   state.shrinkAt = now + SHRINK_MS
   wakeAt(turn, state.shrinkAt, 'pool', 'shrink')
   // Whoever got a pod in this very step is about to use it: it is asked the next time.
-  const asked = [...byKind.leased].filter((name) => state.pods.get(name)!.since < now).slice(0, over)
+  const mayBeAsked = (pod: Pod) => pod.since < now && pinOf(state, pod) === 0
+  const asked = [...byKind.leased].filter((name) => mayBeAsked(state.pods.get(name)!)).slice(0, over)
   for (const name of asked) drainPod(turn, state.pods.get(name)!)
 }
 

@@ -98,6 +98,7 @@ const ACQUIRE: Readonly<Record<keyof AcquireOptions, true>> = {
   tenant: true,
   priority: true,
   acquireTimeout: true,
+  pin: true,
 }
 export const ACQUIRE_OPTIONS: readonly string[] = Object.keys(ACQUIRE)
 
@@ -108,6 +109,8 @@ export interface Acquire {
   tenant: string
   priority: number
   acquireMs: number
+  /** 0: not pinned */
+  pinMs: number
 }
 
 /** AcquireOptions with defaults. `caller` defaults to the workflow that asks. */
@@ -134,6 +137,8 @@ export function checkAcquire(options: AcquireOptions, workflowId: string): Check
     duration: true,
   })
   if (acquire.problem) return acquire
+  const pin = checkPin('pin', options.pin)
+  if (pin.problem) return pin
   return {
     value: {
       caller: caller.value,
@@ -142,8 +147,20 @@ export function checkAcquire(options: AcquireOptions, workflowId: string): Check
       tenant: tenant.value,
       priority: priority.value,
       acquireMs: acquire.value,
+      pinMs: pin.value,
     },
   }
+}
+
+/** The options that were checked, to be handed on. */
+export function asOptions({ acquireMs, pinMs, ...who }: Acquire): AcquireOptions {
+  return { ...who, acquireTimeout: acquireMs, ...(pinMs > 0 ? { pin: pinMs } : {}) }
+}
+
+/** @returns 0 when it is not given */
+function checkPin(name: string, value: unknown): Checked<number> {
+  if (value === undefined || value === null || value === 0) return { value: 0 }
+  return checkNumber(name, value, { min: LIMIT.pinMsMin, max: LIMIT.pinMsMax, duration: true })
 }
 
 /** @returns 'fail' when it is not given */
@@ -228,6 +245,8 @@ export function checkLeaseRequest(value: unknown, now: number): Checked<LeaseReq
     max: now + LIMIT.acquireMsMax + TIMEOUT.clockGapMs,
   })
   if (deadline.problem) return deadline
+  const pin = checkPin('pinMs', value.pinMs)
+  if (pin.problem) return pin
   const { caller, reuseTag, slot, tenant, priority } = options.value
   return {
     value: {
@@ -243,6 +262,7 @@ export function checkLeaseRequest(value: unknown, now: number): Checked<LeaseReq
       requestedAtMs: requested.value,
       deadlineMs: deadline.value,
       replyTo: reply.value,
+      pinMs: pin.value,
     },
   }
 }
@@ -268,6 +288,15 @@ export function checkRelease(value: unknown): Checked<Release> {
       retire: value.retire === true,
     },
   }
+}
+
+/** The payload of `firepool.renew`. */
+export function checkRenewal(value: unknown): Checked<{ leaseId: string }> {
+  if (!isRecord(value)) return invalid(`a renewal is an object, not ${shown(value)}`)
+  const version = checkVersion(value)
+  if (version) return { problem: version }
+  const leaseId = checkLeaseId(value.leaseId)
+  return leaseId.problem ? leaseId : { value: { leaseId: leaseId.value } }
 }
 
 /** The payload of `firepool.token`. */

@@ -27,6 +27,8 @@ export interface LeaseRequest {
   deadlineMs: number
   /** where the grant goes: a signal to the holder, or the newest token from firepool.awaitLease */
   replyTo: 'signal' | 'token'
+  /** ms that the lease may stay unused before it expires, and it is not recalled before; 0: not pinned */
+  pinMs: number
 }
 
 export type HitClass = 'warm' | 'standby' | 'cold'
@@ -65,6 +67,12 @@ export interface Release {
   retire?: boolean
 }
 
+/** Signal `firepool.renew`: the pin of this lease counts from now on again, as if a job had ended. */
+export interface Renewal {
+  v: 1
+  leaseId: string
+}
+
 /** Signal `firepool.token`, sent by firepool.awaitLease: complete this activity when the lease is granted. */
 export interface TokenOffer {
   v: 1
@@ -96,6 +104,11 @@ export interface AcquireOptions {
   priority?: number
   /** how long to wait for a pod; default TIMEOUT.acquireMs */
   acquireTimeout?: number | string
+  /**
+   * Pins the lease: while held it is never recalled, neither for idleness nor for a smaller budget. It expires when it was
+   * neither used nor renewed for this long; default: not pinned
+   */
+  pin?: number | string
 }
 
 /** Input of the workflow `firepool.lease`, started as a child of the holder with REQUEST_CANCEL. Plain JSON from any SDK. */

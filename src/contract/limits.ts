@@ -15,6 +15,8 @@ export const TIMEOUT = {
   jobMs: 10 * MINUTE,
   /** (settable) how long an idle pod stays with its caller */
   keepAliveMs: 60 * SECOND,
+  /** the pod of a pinned lease that was released stays this long at least, for the same caller and slot alone */
+  pinGraceMs: 30 * SECOND,
   /** (settable) from create to Ready; a GPU pod with its image takes 20-35 s, minutes without */
   podStartMs: 5 * MINUTE,
   /** (settable) a pod older than this is replaced at its next idle moment */
@@ -91,6 +93,9 @@ export const LIMIT = {
   /** pods of one pool entity, for the same reason */
   pods: 2_000,
   keepAliveMsMax: 24 * HOUR,
+  /** signals may take 10 s under load, so a shorter pin could not be renewed in time */
+  pinMsMin: 10 * SECOND,
+  pinMsMax: 24 * HOUR,
   podStartMsMax: 1 * HOUR,
   podLifetimeMsMin: 1 * SECOND,
   podLifetimeMsMax: 30 * 24 * HOUR,

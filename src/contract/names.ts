@@ -46,6 +46,8 @@ export const SIGNAL = {
   request: 'firepool.request',
   release: 'firepool.release',
   token: 'firepool.token',
+  /** a pinned lease is still wanted */
+  renew: 'firepool.renew',
   setBudget: 'firepool.setBudget',
   resize: 'firepool.resize',
   pause: 'firepool.pause',

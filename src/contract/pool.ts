@@ -113,6 +113,8 @@ export interface PodRow {
   sinceMs: number
   /** when the pool asks it to drain, ms since the epoch */
   keepAliveAtMs: number | null
+  /** its lease is pinned, or it is kept for the slot of one that was */
+  pinned: boolean
 }
 
 /** A row of query `firepool.queue`. */

@@ -5,6 +5,7 @@
 import {
   CancellationScope,
   defineSignal,
+  getExternalWorkflowHandle,
   isCancellation,
   ParentClosePolicy,
   setHandler,
@@ -15,6 +16,7 @@ import {
 import {
   ACQUIRE_OPTIONS,
   type Acquire,
+  asOptions,
   type Checked,
   checkAcquire,
   checkOnPodLost,
@@ -24,10 +26,10 @@ import {
   shown,
 } from '../contract/check.js'
 import { checkJob } from '../contract/check-job.js'
-import { type Problem, problem } from '../contract/errors.js'
+import { noSuchPool, type Problem, problem } from '../contract/errors.js'
 import type { JobResult, JobSpec } from '../contract/job.js'
 import type { AcquireOptions, Grant, LeaseEnd, LeaseInput } from '../contract/lease.js'
-import { QUEUE, SIGNAL, WORKFLOW } from '../contract/names.js'
+import { poolWorkflowId, QUEUE, SIGNAL, WORKFLOW } from '../contract/names.js'
 import { refuseUnknownNames } from '../contract/option-names.js'
 import type { ShortInput } from '../contract/run.js'
 import { failureOf, problemOf } from './failure.js'
@@ -173,6 +175,23 @@ export class Sandbox {
     await acquired
   }
 
+  /**
+   * Says that a pinned lease is still wanted: its pin counts from now on again, as it does from the end of each job. Call it
+   * in time when you think for longer than the pin. Without a held lease it does nothing: the next job acquires one.
+   * @throws ApplicationFailure of type InvalidRequest when the sandbox is not pinned, PoolNotFound when its pool is gone
+   */
+  async renew(): Promise<void> {
+    if (this.options.pinMs === 0)
+      throw failureOf(problem('InvalidRequest', "this sandbox is not pinned; open it with the option 'pin'"))
+    if (!this.held) return
+    const { leaseId, pool } = this.held.grant
+    try {
+      await getExternalWorkflowHandle(poolWorkflowId(pool)).signal(SIGNAL.renew, { v: 1, leaseId })
+    } catch (error) {
+      throw isCancellation(error) ? error : failureOf(noSuchPool(pool))
+    }
+  }
+
   /** Gives the pod back; it stays warm for this caller during its keep-alive. The sandbox may not be used afterwards. */
   async release(): Promise<void> {
     if (this.released) return
@@ -221,17 +240,16 @@ export class Sandbox {
     if (CancellationScope.current().consideredCancelled) await CancellationScope.current().cancelRequested
     const leaseId = uuid4()
     const { workflowId, runId, firstExecutionRunId } = workflowInfo()
-    const { acquireMs, ...who } = this.options
+    const { caller, slot } = this.options
     const input: LeaseInput = {
       v: 1,
       pool: this.pool,
       leaseId,
       holder: { workflowId, runId, firstExecutionRunId },
-      ...who,
-      acquireTimeout: acquireMs,
+      ...asOptions(this.options),
       replyTo: 'signal',
     }
-    const id = leaseWorkflowId(this.pool, who.caller, who.slot, leaseId)
+    const id = leaseWorkflowId(this.pool, caller, slot, leaseId)
     const granted = new Promise<Grant>((resolve) => board.waiting.set(leaseId, resolve))
     const { scope, end } = this.startLease(id.value!, input)
     try {

@@ -111,12 +111,15 @@ export function endIn(payload: unknown, leaseId: string): LeaseEnd | null {
 
 /** The lease's current details: whose it is, which pod it holds and why that one, and how it ended. */
 function detailsOf(pool: string, request: LeaseRequest, granted: Grant | null, end: LeaseEnd | null): string {
-  const { leaseId, caller, slot, reuseTag, holder, priority, deadlineMs } = request
+  const { leaseId, caller, slot, reuseTag, holder, priority, deadlineMs, pinMs } = request
   const now = granted ? `holds pod ${granted.pod}` : 'asked for a pod'
   const facts = [
     `- **Caller**: ${plain(caller)}, slot ${plain(slot)}${reuseTag === '' ? '' : `, reuse tag ${plain(reuseTag)}`}`,
     `- **Holder**: workflow ${plain(holder.workflowId, 120)}`,
     `- **Lease**: ${leaseId}, priority ${priority}`,
+    ...(pinMs > 0
+      ? [`- **Pinned**: never recalled; expires when neither used nor renewed for ${pinMs / 1_000} s`]
+      : []),
   ]
   if (granted) {
     facts.push(

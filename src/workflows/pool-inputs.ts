@@ -3,6 +3,7 @@ import {
   type Checked,
   checkLeaseRequest,
   checkRelease,
+  checkRenewal,
   checkResize,
   checkSetBudget,
   checkTokenOffer,
@@ -26,6 +27,7 @@ export const READERS: Record<string, Reader> = {
   [SIGNAL.request]: (payload, now) =>
     event(checkLeaseRequest(payload, now), (request) => ({ kind: 'request', request })),
   [SIGNAL.release]: (payload) => event(checkRelease(payload), (release) => ({ kind: 'release', release })),
+  [SIGNAL.renew]: (payload) => event(checkRenewal(payload), (lease) => ({ kind: 'renew', ...lease })),
   [SIGNAL.token]: (payload) => event(checkTokenOffer(payload), (offer) => ({ kind: 'token', ...offer })),
   [SIGNAL.setBudget]: (payload) =>
     event(checkSetBudget(payload), (budget) => ({ kind: 'setBudget', ...budget })),

@@ -117,9 +117,9 @@ function podTable(state: PoolState, status: PoolStatus, now: number): string {
 
 function nextOf(row: PodRow, now: number): string {
   if (row.keepAliveAtMs === null) return ''
-  return row.state === 'leased'
-    ? `recall ${clock(row.keepAliveAtMs, now)} if unused`
-    : `drain ${clock(row.keepAliveAtMs, now)}`
+  const at = clock(row.keepAliveAtMs, now)
+  if (row.state === 'leased') return `${row.pinned ? 'pinned, expires' : 'recall'} ${at} if unused`
+  return row.pinned ? `for its slot alone until ${at}` : `drain ${at}`
 }
 
 function queueSection(state: PoolState, status: PoolStatus, now: number): string {

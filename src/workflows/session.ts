@@ -15,7 +15,7 @@ import {
   workflowInfo,
 } from '@temporalio/workflow'
 import { canonicalJson } from '../contract/canonical.js'
-import { utf8Bytes } from '../contract/check.js'
+import { asOptions, utf8Bytes } from '../contract/check.js'
 import { type CheckedSession, checkSession, checkSessionRun } from '../contract/check-session.js'
 import { problem } from '../contract/errors.js'
 import type { JobOutcome, JobResult, JobSpec } from '../contract/job.js'
@@ -54,8 +54,7 @@ class Session {
     checkInput(input, 'the input of this session')
     this.checked = checkedValue(checkSession(input, workflowInfo().workflowId))
     const { pool, acquire, onPodLost } = this.checked
-    const { acquireMs, ...who } = acquire
-    this.sandbox = openPool(pool, { ...who, acquireTimeout: acquireMs, onPodLost })
+    this.sandbox = openPool(pool, { ...asOptions(acquire), onPodLost })
     this.jobs = input.carried?.jobs ?? 0
     for (const answer of input.carried?.answers ?? []) this.keep(answer)
     this.listen()

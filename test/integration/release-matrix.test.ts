@@ -1,6 +1,6 @@
-import { randomUUID } from 'node:crypto'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { holderOf, marker } from '../support/holder.js'
+import { reset } from '../support/reset.js'
 import { makeWorld, processWith, type World, waitUntil } from '../support/world.js'
 
 /** Ends and restarts of callers beyond those of lease.test.ts: one lease at most, none at the end. */
@@ -11,22 +11,7 @@ beforeAll(async () => {
 })
 afterAll(() => world?.close())
 
-/** Resets a workflow to its nth completed workflow task. @returns the new run's id */
-async function reset(workflowId: string, runId: string, nth: number): Promise<string> {
-  const { namespace } = world.client.options
-  const { events } = await world.client.workflow.getHandle(workflowId, runId).fetchHistory()
-  const finished = (events ?? []).filter((e) => e.workflowTaskCompletedEventAttributes)
-  const { runId: newRun } = await world.client.workflowService.resetWorkflowExecution({
-    namespace,
-    workflowExecution: { workflowId, runId },
-    workflowTaskFinishEventId: finished[nth - 1]!.eventId!,
-    requestId: randomUUID(),
-    reason: 'test',
-  })
-  return newRun!
-}
-
-describe('a caller that starts again', () => {
+describe.concurrent('a caller that starts again', () => {
   test('by five continue-as-news finds the same pod and its files each time', async () => {
     const pool = await world.pool('news', { budget: 2, standby: 1 })
     const handle = await world.start<{ pods: string[]; count: number }>('chain', [{ pool: 'news', left: 5 }])
@@ -59,26 +44,26 @@ describe('a caller that starts again', () => {
     await waitUntil('the job runs', () => processWith(mark).length > 0)
     const { workflowId } = holder.handle
     const { runId } = await holder.handle.describe()
-    const again = world.client.workflow.getHandle(workflowId, await reset(workflowId, runId, task))
+    const again = world.client.workflow.getHandle(workflowId, await reset(world, workflowId, runId, task))
     await waitUntil(`the job of an hour ${when} is gone`, () => processWith(mark).length === 0)
     await again.terminate('over')
     const { leases, ends } = await pool.until('zero leases', (s) => s.leases === 0 && s.queue.slotBusy === 0)
     expect({ leases, failed: ends.failed }).toEqual({ leases: 0, failed: 0 })
     await waitUntil('nothing runs', () => processWith(mark).length === 0)
   })
+})
 
-  test('a hundred rounds of request, cancel and release, in one task and across tasks, leave nothing', async () => {
-    const pool = await world.pool('rounds', { budget: 2, standby: 1 })
-    await (await world.start('rounds', [{ pool: 'rounds', rounds: 50 }])).result()
-    const status = await pool.until(
-      'zero leases and nobody waits',
-      (s) => s.leases === 0 && s.queue.capacity === 0 && s.queue.slotBusy === 0 && s.effectsInFlight === 0,
-    )
-    expect(status.ends).toMatchObject({ failed: 0, podLost: 0 })
-    await waitUntil('no lease workflow is left', async () => {
-      const query = 'WorkflowType = "firepool.lease" AND ExecutionStatus = "Running"'
-      for await (const _ of world.client.workflow.list({ query })) return false
-      return true
-    })
+test('a hundred rounds of request, cancel and release, in one task and across tasks, leave nothing', async () => {
+  const pool = await world.pool('rounds', { budget: 2, standby: 1 })
+  await (await world.start('rounds', [{ pool: 'rounds', rounds: 50 }])).result()
+  const status = await pool.until(
+    'zero leases and nobody waits',
+    (s) => s.leases === 0 && s.queue.capacity === 0 && s.queue.slotBusy === 0 && s.effectsInFlight === 0,
+  )
+  expect(status.ends).toMatchObject({ failed: 0, podLost: 0 })
+  await waitUntil('no lease workflow is left', async () => {
+    const query = 'WorkflowType = "firepool.lease" AND ExecutionStatus = "Running"'
+    for await (const _ of world.client.workflow.list({ query })) return false
+    return true
   })
 })

@@ -47,6 +47,7 @@ class Pool {
       requestedAtMs: 0,
       deadlineMs: this.now + forMs,
       replyTo: 'signal' as const,
+      pinMs: 0,
     }
   }
 

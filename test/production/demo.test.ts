@@ -10,6 +10,8 @@ import { waitUntil } from '../support/wait.js'
 /** As an operator runs it: `firepool worker` serves the server, and the loops are somebody else's. */
 
 const NAMESPACE = 'demo'
+/** It takes about a minute. One that hangs is interrupted, so that its output says where, and nothing is left to the next try. */
+const HANGS_MS = 180_000
 
 let dir: string
 let env: NodeJS.ProcessEnv
@@ -33,7 +35,10 @@ test('the RL loop of the demo earns its rewards on pods of our worker; the worke
   const worker = startCli(['worker', '--json'], env)
   await worker.until('stdout', '\n')
   try {
-    const { code, stdout, stderr } = await startCli(['demo', '--quick', '--json'], env).ended
+    const demo = startCli(['demo', '--quick', '--json'], env)
+    const hangs = setTimeout(() => demo.kill('SIGINT'), HANGS_MS)
+    const { code, stdout, stderr } = await demo.ended
+    clearTimeout(hangs)
     expect(code, stderr).toBe(0)
     expect(stderr).toContain('Pods are started by the Firepool worker that serves this server already')
     const { loops, notRun } = JSON.parse(stdout.toString()) as DemoResult

@@ -18,7 +18,7 @@ import { FirepoolPlugin } from '../../dist/plugin/index.js'
 import { PATCHES } from '../../dist/workflows/patches.js'
 import { historyNames, historyText, privateIn, readHistory, workflowOf } from '../support/histories.js'
 
-const SIZE_LIMIT_BYTES = 600_000
+const SIZE_LIMIT_BYTES = 1_000_000
 const logger = new DefaultLogger('ERROR')
 Runtime.install({ logger })
 

@@ -15,8 +15,10 @@ export type Op =
       by: number
       token: boolean
       answered: boolean
+      pinMs: number
     }
   | { op: 'repeat'; n: number }
+  | { op: 'renew'; n: number }
   | { op: 'release'; n: number; how: 'plain' | 'named' | 'wrong' | 'clean' | 'early' }
   | { op: 'token'; n: number; early: boolean }
   | { op: 'loseToken'; n: number }
@@ -68,6 +70,7 @@ const op: fc.Arbitrary<Op> = fc.oneof(
       by: small(1),
       token: fc.boolean(),
       answered: fc.boolean(),
+      pinMs: fc.constantFrom(0, 0, 10_000, 60_000),
     }),
   },
   { weight: 14, arbitrary: fc.record({ op: fc.constant('wait' as const), ms: waits }) },
@@ -80,6 +83,7 @@ const op: fc.Arbitrary<Op> = fc.oneof(
     }),
   },
   { weight: 4, arbitrary: fc.record({ op: fc.constant('repeat' as const), n: small(20) }) },
+  { weight: 2, arbitrary: fc.record({ op: fc.constant('renew' as const), n: small(20) }) },
   {
     weight: 5,
     arbitrary: fc.record({ op: fc.constant('token' as const), n: small(20), early: fc.boolean() }),
@@ -195,6 +199,11 @@ function apply(world: World, asked: Requests, o: Op, h: History): void {
       if (request) world.at(world.random.int(0, 500), () => world.send({ kind: 'request', request }))
       return
     }
+    case 'renew': {
+      const leaseId = at(o.n)?.leaseId
+      if (leaseId) world.send({ kind: 'renew', leaseId })
+      return
+    }
     case 'release':
       release(world, at(o.n)?.leaseId, o.how)
       return
@@ -278,6 +287,7 @@ function ask(world: World, asked: Requests, o: Extract<Op, { op: 'request' }>): 
     priority: o.priority,
     timeoutMs: o.timeoutMs,
     replyTo: o.token ? 'token' : 'signal',
+    pinMs: o.pinMs,
   })
   asked.push(request)
   world.send(o.answered ? { kind: 'request', request, answered: true } : { kind: 'request', request })

@@ -147,6 +147,7 @@ export class World {
       requestedAtMs: this.now,
       deadlineMs: this.now + (timeoutMs ?? 300_000),
       replyTo: 'signal',
+      pinMs: 0,
       ...rest,
     }
   }

@@ -191,24 +191,52 @@ export function activity(name: string, input: unknown, taskQueue: string = QUEUE
 }
 
 /** A job in each of several runs that continue as new; the pod's file counts them. */
-export async function chain(input: { pool: string; left: number; pods?: string[] }): Promise<{
+export async function chain(
+  input: SandboxOptions & { pool: string; left: number; pods?: string[] },
+): Promise<{
   pods: string[]
   count: number
 }> {
-  const { stdout, pod } = await openPool(input.pool).run({ command: 'echo x >> f; wc -l < f' })
-  const pods = [...(input.pods ?? []), pod]
-  if (input.left > 0) await continueAsNew<typeof chain>({ ...input, left: input.left - 1, pods })
+  const { pool, left, pods: before = [], ...options } = input
+  const { stdout, pod } = await openPool(pool, options).run({ command: 'echo x >> f; wc -l < f' })
+  const pods = [...before, pod]
+  if (left > 0) await continueAsNew<typeof chain>({ ...input, left: left - 1, pods })
   return { pods, count: Number(stdout) }
 }
 
 /** Fails in its first attempt, after a job. */
-export async function flaky(input: {
-  pool: string
-}): Promise<{ attempt: number; pod: string; stdout: string }> {
+export async function flaky({
+  pool,
+  ...options
+}: SandboxOptions & { pool: string }): Promise<{ attempt: number; pod: string; stdout: string }> {
   const { attempt } = workflowInfo()
-  const { stdout, pod } = await openPool(input.pool).run({ command: 'echo x >> f; cat f' })
+  const { stdout, pod } = await openPool(pool, options).run({ command: 'echo x >> f; cat f' })
   if (attempt === 1) throw ApplicationFailure.retryable('the first attempt fails')
   return { attempt, pod, stdout }
+}
+
+/** Pauses with a pinned sandbox for much longer than its pin, which it renews in time, or not. */
+export async function pinned(input: {
+  pool: string
+  pin: string
+  pauseMs: number
+  pauses: number
+  renews: boolean
+}): Promise<Ran[]> {
+  const sandbox = openPool(input.pool, { pin: input.pin })
+  const ran: Ran[] = []
+  const once = async () => {
+    const result = await sandbox.run({ command: 'echo x >> f; cat f' })
+    const { hit, epoch } = sandbox.lastGrant!
+    ran.push({ pod: result.pod, epoch, hit, result })
+  }
+  await once()
+  for (let i = 0; i < input.pauses; i++) {
+    await sleep(input.pauseMs)
+    if (input.renews) await sandbox.renew()
+  }
+  await once()
+  return ran
 }
 
 /** Asks, is cancelled and releases, many times over: in one workflow task, and with the request on its way. */

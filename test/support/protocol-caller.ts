@@ -151,6 +151,7 @@ export class Run {
         requestedAtMs: world.sim.now,
         deadlineMs: world.sim.now + plan.acquireMs,
         replyTo: plan.replyTo,
+        pinMs: 0,
       })
       this.children.push(child)
       if (plan.replyTo === 'token') new Process(this.awaitLease(leaseId, granted, child))

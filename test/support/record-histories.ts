@@ -30,6 +30,7 @@ try {
   await revoked(pool)
   await runJobs(pool)
   await shortJobs()
+  await pins()
   await sessions()
   await refused()
   await pool.until('all is free', (s) => s.leases === 0 && s.effectsInFlight === 0)
@@ -66,6 +67,30 @@ async function shortJobs(): Promise<void> {
   const handle = await world.start('loop', [{ pool: POOL, caller: 'short', jobs, release: true }])
   await handle.result()
   await record('caller-short', handle.workflowId, 'EVENT_TYPE_ACTIVITY_TASK_SCHEDULED')
+}
+
+/** A pinned lease that is renewed, on a pool of its own that continues as new under it. */
+async function pins(): Promise<void> {
+  const pool = await world.pool('pins', { budget: 1, keepAliveMs: 0 })
+  const { runId } = await pool.handle.describe()
+  const handle = await world.start<Ran[]>('pinned', [
+    { pool: 'pins', pin: '10s', pauseMs: 3_000, pauses: 2, renews: true },
+  ])
+  await pool.until('it is held', (s) => s.leases === 1)
+  await pool.handle.executeUpdate('firepool.upgrade')
+  const [first, last] = await handle.result()
+  if (first!.epoch !== last!.epoch) throw new Error('the pinned lease was lost; record again')
+  await pool.until('its pod is kept', (s) => s.pods.idle === 1)
+  await pool.handle.executeUpdate('firepool.delete', { args: [{ v: 1, force: true }] })
+  await pool.handle.result()
+  await record('caller-pinned', handle.workflowId, 'firepool.renew')
+  await record('pool-pins', pool.handle.workflowId, 'firepool.renew')
+  await record(
+    'pool-pins-before',
+    pool.handle.workflowId,
+    'EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW',
+    runId,
+  )
 }
 
 /** A session of two runs: renewed between two jobs, told to end. */

@@ -23,12 +23,15 @@ export function leaseForIdle(state: PoolState, pod: Pod): Lease | null {
   const { claims, claimsByOwner, slots } = state.index
   const sameSlot = slots.get(slotKey(pod.owner!, pod.slot!))?.claim
   if (sameSlot && claims.has(sameSlot)) return state.leases.get(sameSlot)!
+  if (pod.reserved) return null
   const oldest = first(claimsByOwner.get(ownerKey(pod.owner!)))
   return oldest === undefined ? null : state.leases.get(oldest)!
 }
 
-/** Whether one of the owner's pods is idle and not spoken for by an earlier request of the same turn. */
-export function hasWarmPod(state: PoolState, owner: Owner): boolean {
+/** Whether a pod is idle for this slot, or one of the owner's is and not spoken for by an earlier request of the same turn. */
+export function hasWarmPod(state: PoolState, owner: Owner, slot: string): boolean {
+  const own = first(state.index.idleBySlot.get(slotKey(owner, slot)))
+  if (own !== undefined && state.pods.get(own)!.reserved) return true
   const key = ownerKey(owner)
   const idle = state.index.idleByOwner.get(key)?.size ?? 0
   return idle > (state.index.claimsByOwner.get(key)?.size ?? 0)

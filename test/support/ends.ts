@@ -1,0 +1,103 @@
+import { expect } from 'vitest'
+import type { Ran } from './callers.js'
+import { holderOf, marker } from './holder.js'
+import { type PoolHandle, processWith, type World, waitUntil } from './world.js'
+
+/** The ways in which a caller that holds a pod can end, and what README.md promises of each. */
+
+type Holder = Awaited<ReturnType<typeof holderOf>>
+
+export interface End {
+  name: string
+  /** while a job runs, which then is killed; else after one */
+  midJob?: true
+  start?: Record<string, unknown>
+  end(holder: Holder): Promise<unknown>
+  /** the caller comes again in the next run of its workflow, not in another one */
+  inNextRun?: true
+}
+
+// Long enough for the jobs before it, on a machine that does something else as well.
+const LIMIT = '12s'
+
+export const ENDS: End[] = [
+  { name: 'complete', end: (holder) => holder.finish('complete') },
+  { name: 'fail', end: (holder) => holder.finish('fail') },
+  { name: 'continue-as-new', end: (holder) => holder.finish('continue'), inNextRun: true },
+  { name: 'cancel', midJob: true, end: (holder) => holder.handle.cancel() },
+  { name: 'terminate', midJob: true, end: (holder) => holder.handle.terminate('test') },
+  { name: 'run-time-out', midJob: true, start: { workflowRunTimeout: LIMIT }, end: async () => undefined },
+  {
+    name: 'execution-time-out',
+    midJob: true,
+    start: { workflowExecutionTimeout: LIMIT },
+    end: async () => undefined,
+  },
+]
+
+/** Leaves a file, and a process in a session of its own; it has left the job's group when the job ends. */
+const DAEMON =
+  "setsid sh -c 'echo kept > kept; exec sleep 3600' > /dev/null 2>&1 & until [ -s kept ]; do sleep 0.01; done"
+
+/** Ends a caller: zero leases, nothing runs, the pod and its files are there for that caller and for nobody else. */
+export async function seeTheEnd(
+  world: World,
+  pool: PoolHandle,
+  how: End,
+  options: Record<string, unknown> = {},
+): Promise<void> {
+  const mark = marker()
+  const env = { MARK: mark }
+  const ann = await holderOf(world, pool.name, { caller: 'ann', ...options }, how.start)
+  await ann.job(DAEMON, { env })
+  const { pod } = await ann.nth(1)
+  expect(processWith(mark).length).toBe(1)
+  let expected = 'kept\n'
+  if (how.midJob) {
+    await ann.job('echo begun >> kept; sleep 3600; echo done >> kept', { env })
+    expected += 'begun\n'
+    await waitUntil('the second job has begun', () => processWith(mark).length > 2)
+  }
+  await how.end(ann)
+  await released(pool)
+  await waitUntil('what ran under the lease is gone', () => processWith(mark).length === 0)
+  await pool.until('the pod stays with its caller', (s) => s.pods.idle === 1)
+
+  const stranger = await once(world, pool.name, { ...options, caller: 'bob' }, 'cat kept')
+  expect(stranger.pod).not.toBe(pod)
+  expect(stranger.result).toMatchObject({ exitCode: 1, stdout: '' })
+  const again = how.inNextRun
+    ? await nextRun(world, ann, 'cat kept')
+    : await once(world, pool.name, { ...options, caller: 'ann' }, 'cat kept')
+  expect(again).toMatchObject({ pod, hit: 'warm', result: { exitCode: 0, stdout: expected } })
+  await released(pool)
+}
+
+function released(pool: PoolHandle) {
+  return pool.until('zero leases, nobody waits', (s) => s.leases === 0 && s.queue.capacity === 0)
+}
+
+/** Runs one command as this caller, in a workflow of its own. */
+async function once(
+  world: World,
+  pool: string,
+  options: Record<string, unknown>,
+  command: string,
+): Promise<Ran> {
+  const jobs = [{ command }]
+  const handle = await world.start<Ran[]>('loop', [{ pool, ...options, jobs, release: true }])
+  const [ran] = await handle.result()
+  return ran!
+}
+
+/** The same, in the next run of a workflow that has continued as new; it ends then. */
+async function nextRun(world: World, { handle }: Holder, command: string): Promise<Ran> {
+  const next = world.client.workflow.getHandle(handle.workflowId)
+  await next.signal('job', { command })
+  const ran = await waitUntil('the next run has run its job', async () => {
+    const [first] = await next.query<Ran[]>('ran')
+    return first ?? null
+  })
+  await next.signal('finish', 'complete')
+  return ran
+}
