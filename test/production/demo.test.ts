@@ -1,4 +1,5 @@
 import { mkdtempSync, rmSync } from 'node:fs'
+import { readFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, inject, test } from 'vitest'
@@ -31,6 +32,12 @@ beforeEach(async () => {
 })
 afterEach(() => rmSync(dir, { recursive: true, force: true }))
 
+async function whatTheWorkerSays(): Promise<string> {
+  const { stdout, stderr } = await startCli(['pool', 'list', '--json'], env).ended
+  const log = await readFile(join(dir, 'state', 'worker.log'), 'utf8').catch(String)
+  return `pools: ${stdout}${stderr}\nworker.log: ${log.slice(-5_000)}`
+}
+
 test('the RL loop of the demo earns its rewards on pods of our worker; the worker ends in order and leaves nothing', async () => {
   const worker = startCli(['worker', '--json'], env)
   await worker.until('stdout', '\n')
@@ -39,7 +46,7 @@ test('the RL loop of the demo earns its rewards on pods of our worker; the worke
     const hangs = setTimeout(() => demo.kill('SIGINT'), HANGS_MS)
     const { code, stdout, stderr } = await demo.ended
     clearTimeout(hangs)
-    expect(code, stderr).toBe(0)
+    expect(code, code === 0 ? '' : `${stderr}\n${await whatTheWorkerSays()}`).toBe(0)
     expect(stderr).toContain('Pods are started by the Firepool worker that serves this server already')
     const { loops, notRun } = JSON.parse(stdout.toString()) as DemoResult
     expect(notRun).toEqual([])

@@ -96,6 +96,28 @@ export async function holder(
   }
 }
 
+/** Runs one job after the other until it is told to finish: each writes its name into a file. @returns the jobs' names */
+export async function endless(
+  input: SandboxOptions & { pool: string; name: string; file: string; pauseMs: number },
+): Promise<string[]> {
+  const { pool, name, file, pauseMs, ...options } = input
+  const sandbox = openPool(pool, options)
+  let told = false
+  setHandler(finish, () => {
+    told = true
+  })
+  const names: string[] = []
+  while (!told) {
+    const { stdout } = await sandbox.run({
+      command: `echo ${name}-${names.length} | tee -a ${file}; sleep 0.2`,
+    })
+    names.push(stdout.trim())
+    await sleep(pauseMs)
+  }
+  await sandbox.release()
+  return names
+}
+
 /** Cancels its own job by a scope and then uses the sandbox again. */
 export async function cancelOne(input: {
   pool: string
