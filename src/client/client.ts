@@ -251,7 +251,9 @@ class TemporalFirepoolClient implements FirepoolClient {
 
   async deletePool(name: string, options: DeleteOptions = {}): Promise<void> {
     const { force = false, onProgress, signal } = options ?? {}
-    onProgress?.(await this.update(name, UPDATE.delete, { v: 1, force }))
+    // Not as an argument of onProgress?.(): without it nothing would be asked for.
+    const deleting = await this.update(name, UPDATE.delete, { v: 1, force })
+    onProgress?.(deleting)
     while (!signal?.aborted) {
       await new Promise((resolve) => setTimeout(resolve, DELETE_LOOK_MS))
       try {
