@@ -11,6 +11,7 @@ import { createPodActivities } from './pods.js'
 import { createRun } from './run.js'
 import { createRunOnce } from './run-once.js'
 import { createTellPool } from './tell-pool.js'
+import { createTellShards } from './tell-shards.js'
 
 export interface ActivityDeps {
   client: Client
@@ -45,6 +46,7 @@ export function createBrokerActivities({ client, signer, backend }: ActivityDeps
     [ACTIVITY.revokeLeases]: pods.revokeLeases,
     [ACTIVITY.observe]: createObserve({ backend, signer }),
     [ACTIVITY.describeHolders]: createDescribeHolders(client),
+    [ACTIVITY.tellShards]: createTellShards(client),
     [ACTIVITY.namespaceFeatures]: async () => ({
       v: 1,
       ...(await readFeatures(

@@ -1,5 +1,6 @@
 import type { PodOrder } from '../contract/backend.js'
 import type { Grant, Holder, LeaseEnd } from '../contract/lease.js'
+import type { ShardOrder, ShardReport } from '../contract/pool.js'
 
 /** Who a pod belongs to once it has served: it never serves anybody else (invariant I2). */
 export interface Owner {
@@ -72,6 +73,12 @@ export interface DescribeEffect extends EffectBase {
   leases: { leaseId: string; holder: Holder; leaseWorkflowId: string }[]
 }
 
+/** Tell a shard all that it should be; start it when it is not there, unless it is to leave. */
+export interface ShardEffect extends EffectBase {
+  kind: 'shard'
+  order: ShardOrder
+}
+
 export type Effect =
   | CreateEffect
   | DeleteEffect
@@ -81,6 +88,7 @@ export type Effect =
   | AnnounceEffect
   | NotifyEffect
   | DescribeEffect
+  | ShardEffect
 
 export type EffectKind = Effect['kind']
 
@@ -97,4 +105,6 @@ export type EffectResult =
   | { kind: 'announced' }
   | { kind: 'notified' }
   | { kind: 'described'; closed: string[] }
+  | { kind: 'shardTold'; report: ShardReport }
+  | { kind: 'shardGone' }
   | { kind: 'undone'; reason: string }

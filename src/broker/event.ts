@@ -1,6 +1,6 @@
 import type { ObservedPod } from '../contract/backend.js'
 import type { LeaseRequest, Release } from '../contract/lease.js'
-import type { PoolSpec } from '../contract/pool.js'
+import type { PoolSpec, ShardOrder } from '../contract/pool.js'
 import type { EffectResult } from './effect.js'
 
 /** Everything that can happen to a pool. Shapes are checked before they come here; `step` never sees raw input. */
@@ -21,6 +21,7 @@ export type PoolEvent =
   | { kind: 'resize'; budget?: number | null; standby?: number | null }
   | { kind: 'mode'; mode: 'running' | 'paused' | 'draining' | 'deleting' }
   | { kind: 'apply'; spec: PoolSpec }
+  | { kind: 'shard'; order: ShardOrder }
   | { kind: 'poison'; name: string; reason: string }
   | { kind: 'result'; id: string; result: EffectResult }
   | {

@@ -4,8 +4,9 @@ import type { PoolEvent } from './event.js'
 import { checkIndex } from './index-check.js'
 import { Memory } from './invariant-memory.js'
 import { ownerKey, tombstoneKey } from './keys.js'
-import { budgetInForce, ownBudget } from './policy/budget.js'
+import { budgetInForce, budgetShare, ownBudget } from './policy/budget.js'
 import { isStale } from './policy/keep-alive.js'
+import { podsAllowed } from './policy/shares.js'
 import { type GrantedLease, type Pod, type PoolState, seatOf } from './state.js'
 
 export { checkIndex } from './index-check.js'
@@ -182,7 +183,7 @@ function withinBudget({ state, now }: Seen, memory: Memory): string[] {
     (pod) => pod.heldSince >= 0 && ['deleting', 'draining'].includes(pod.kind),
   ).length
   const expired = state.fleet !== null && at >= state.fleet.expiresAt
-  const cap = expired ? ownBudget(state) : seats
+  const cap = expired ? ownBudget(state) : budgetShare(state, at).seats
   if (held - leaving > cap && pods.some((pod) => pod.kind === 'idle' && !pod.reserved))
     broken.push(`${held - leaving} seats are held of ${cap}, and idle pods do not go`)
   return broken
@@ -368,6 +369,6 @@ function endedStaysEnded({ state, effects }: Seen, memory: Memory): string[] {
 /** Pods on their way, in use and on their way out, all together (F1). A lowered bound only stops growth. */
 function podsWithinBounds({ state }: Seen, memory: Memory): string[] {
   const { size } = state.pods
-  const { maxPods } = state.spec
+  const maxPods = podsAllowed(state)
   return size > maxPods && size > memory.pods.size ? [`${size} pods of at most ${maxPods}`] : []
 }

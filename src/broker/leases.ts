@@ -1,6 +1,7 @@
 import { type Problem, problem } from '../contract/errors.js'
 import type { Grant, HitClass, LeaseEndReason, LeaseRequest, Release } from '../contract/lease.js'
 import { LIMIT, TIMEOUT } from '../contract/limits.js'
+import { poolOfShard } from '../contract/shards.js'
 import { keepEarlyToken, takeEarlyToken } from './early-tokens.js'
 import { holderKey, slotKey, tombstoneKey } from './keys.js'
 import { drainPod, movePod, removePod, setKeepAlive } from './pods.js'
@@ -289,7 +290,7 @@ export function requestExpired(turn: Turn, lease: Lease): void {
   }
   const reason = waitReason(state, lease, now)
   const waitedMs = now - lease.arrivedAt
-  const pool = state.spec.name
+  const pool = poolOfShard(state.spec.name)
   let why: Problem
   if (reason === 'SlotBusy') {
     const slot = state.index.slots.get(slotKey(lease.request, lease.request.slot))

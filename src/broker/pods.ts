@@ -6,11 +6,14 @@ import { assert, issue, type Turn, wakeAt } from './turn.js'
 /** Past podStartMs the backend itself says StartTimeout; this is for a backend that says nothing. */
 const START_MARGIN_MS = 10_000
 
-/** Orders a new pod; its name is deterministic, so that a repeated create makes one pod. */
+/**
+ * Orders a new pod; its name is deterministic, so that a repeated create makes one pod. It has no dot, also in a shard whose
+ * name has one: names of pods become host names.
+ */
 export function createPod(turn: Turn): void {
   const { state, now } = turn
   const { spec } = state
-  const name = `${state.spec.name}-${state.uid}-${state.nextPod++}`
+  const name = `${spec.name.replace('.', '-')}-${state.uid}-${state.nextPod++}`
   const pod: Pod = {
     pod: name,
     kind: 'starting',

@@ -4,6 +4,7 @@ import { awaitToken, endLease, grantNotFetched, setToken } from './leases.js'
 import { losePod, startFailed } from './losses.js'
 import { acknowledge, movePod, removePod, setKeepAlive } from './pods.js'
 import { firstKeepAliveDeadline, isStale, keepAliveDeadline } from './policy/keep-alive.js'
+import { shardAnswered } from './shards.js'
 import type { GrantedLease, Pod, PoolState } from './state.js'
 import { closeEffect, type Turn, wakeAt } from './turn.js'
 
@@ -49,6 +50,9 @@ export function settle(turn: Turn, id: string, result: EffectResult): void {
       if (result.kind === 'holderGone') holdersGone(turn, [effect.grant.leaseId])
       return
     case 'notify':
+      return
+    case 'shard':
+      shardAnswered(turn, effect, result)
       return
   }
 }
@@ -219,6 +223,9 @@ function isMoot(state: PoolState, effect: Effect, now: number): boolean {
     case 'describe':
       // The next round describes them again.
       return true
+    case 'shard':
+      // Told again in a moment, and then what is wanted by then.
+      return true
   }
 }
 
@@ -228,6 +235,7 @@ function afterMoot(turn: Turn, effect: Effect): void {
     const pod = turn.state.pods.get(effect.order.pod)
     if (pod) acknowledge(turn, pod)
   }
+  if (effect.kind === 'shard') shardAnswered(turn, effect, { kind: 'undone', reason: 'told again' })
   if (effect.kind !== 'deliver') return
   const lease = turn.state.leases.get(effect.grant.leaseId)
   if (lease?.kind === 'granted' && lease.delivery !== 'delivered' && turn.now >= lease.request.deadlineMs) {

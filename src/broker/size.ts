@@ -30,6 +30,7 @@ export function podBytes(pod: Pod): number {
 export function effectBytes(effect: Effect): number {
   const slim: Record<string, unknown> = { ...effect, attempt: 0, retryAt: 0 }
   if (effect.kind === 'create') slim.order = { ...effect.order, profile: null }
+  if (effect.kind === 'shard') slim.order = { ...effect.order, spec: { ...effect.order.spec, profile: null } }
   return EFFECT_ROW + jsonBytes(JSON.stringify(slim))
 }
 

@@ -14,6 +14,8 @@ import {
   type Mode,
   type Pod,
   type PoolState,
+  type ShardPlace,
+  type ShardRecord,
 } from './state.js'
 import type { PodKind } from './transitions.js'
 
@@ -95,6 +97,11 @@ export interface Snapshot {
   breaker: Breaker
   counters: Counters
   poison: PoolState['poison']
+  /** of a head: index, what is known of it, and the routes */
+  shards?: [index: number, record: ShardRecord][]
+  routes?: number
+  /** of another shard */
+  shard?: ShardPlace
 }
 
 /** A copy of the state that shares nothing with it. */
@@ -122,6 +129,8 @@ export function snapshot(state: PoolState): Snapshot {
     breaker: state.breaker,
     counters: state.counters,
     poison: state.poison,
+    ...(state.shards.size > 0 ? { shards: [...state.shards], routes: state.routes } : {}),
+    ...(state.shard ? { shard: state.shard } : {}),
   })
 }
 
@@ -140,7 +149,8 @@ export function restore(saved: Snapshot): { state: PoolState; effects: Effect[] 
   const state: PoolState = {
     coreVersion: from.coreVersion,
     uid: from.uid,
-    spec: from.spec,
+    // An earlier release knew no shards.
+    spec: { ...from.spec, shards: from.spec.shards ?? 1 },
     generation: from.generation,
     mode: from.mode,
     operator: from.operator,
@@ -161,6 +171,9 @@ export function restore(saved: Snapshot): { state: PoolState; effects: Effect[] 
     breaker: from.breaker,
     counters: from.counters,
     poison: from.poison,
+    shards: new Map(from.shards ?? []),
+    routes: from.routes ?? 1,
+    shard: from.shard ?? null,
     index: new Index(),
   }
   const places = new Map<string, number>()
@@ -207,6 +220,7 @@ export function rebuildIndex(state: PoolState, places: Map<string, number>): voi
     index.effectBytes += effectBytes(effect)
     if (effect.retryAt > 0) plan(effect.retryAt, 'effect', effect.id)
   }
+  for (const { at } of state.shards.values()) plan(at, 'pool', 'shards')
   if (state.describeAt > 0) plan(state.describeAt, 'pool', 'describe')
   if (state.fleet) plan(state.fleet.expiresAt, 'pool', 'fleet')
   if (state.breaker.openUntil !== null) plan(state.breaker.openUntil, 'pool', 'breaker')
@@ -225,8 +239,10 @@ function numberInto(places: Map<string, number>, ordered: Set<string>): void {
 }
 
 function withProfile(effect: SavedEffect, profile: PoolSpec['profile'] | null): SavedEffect {
-  if (effect.kind !== 'create') return effect
-  return { ...effect, order: { ...effect.order, profile: profile as PoolSpec['profile'] } }
+  const kept = profile as PoolSpec['profile']
+  if (effect.kind === 'create') return { ...effect, order: { ...effect.order, profile: kept } }
+  if (effect.kind !== 'shard') return effect
+  return { ...effect, order: { ...effect.order, spec: { ...effect.order.spec, profile: kept } } }
 }
 
 function podRow(pod: Pod, place: number): PodRow {

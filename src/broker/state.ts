@@ -1,6 +1,6 @@
 import type { Problem } from '../contract/errors.js'
 import type { HitClass, LeaseEndReason, LeaseRequest } from '../contract/lease.js'
-import type { PoolSpec } from '../contract/pool.js'
+import type { PoolSpec, ShardCap, ShardReport } from '../contract/pool.js'
 import type { Effect, Owner } from './effect.js'
 import { Index } from './index-of-state.js'
 import type { PodKind } from './transitions.js'
@@ -100,6 +100,30 @@ export interface Counters {
   heldPodMs: number
 }
 
+/** What the head of a pool knows of one of its other shards. */
+export interface ShardRecord {
+  /** what it may have or has, whichever of the orders on their way it took: nobody else may have it */
+  cap: ShardCap
+  /** the order that it has, as a key; '' while one is on its way, or might have been lost */
+  told: string
+  /** the effect on its way */
+  effect: string | null
+  /** it is told again then in any case */
+  at: number
+  /** it runs, and takes requests */
+  open: boolean
+  report: ShardReport | null
+}
+
+/** Of a shard that is not the head: what the head's last order says beside spec, mode and fleet budget. */
+export interface ShardPlace {
+  index: number
+  by: string
+  seq: number
+  leaving: boolean
+  cap: ShardCap
+}
+
 export type Mode = 'running' | 'paused' | 'draining' | 'deleting'
 
 /**
@@ -133,6 +157,12 @@ export interface PoolState {
   breaker: Breaker
   counters: Counters
   poison: { count: number; last: string | null }
+  /** of a head: the other shards that there are, by their index */
+  shards: Map<number, ShardRecord>
+  /** of a head: requests are routed over so many shards */
+  routes: number
+  /** of another shard; null in a head, and in a pool that is whole */
+  shard: ShardPlace | null
   index: Index
 }
 
@@ -168,6 +198,9 @@ export function createState(spec: PoolSpec, uid: string, now: number): PoolState
       heldPodMs: 0,
     },
     poison: { count: 0, last: null },
+    shards: new Map(),
+    routes: 1,
+    shard: null,
     index: new Index(),
   }
 }

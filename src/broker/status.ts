@@ -1,12 +1,21 @@
 import { problem } from '../contract/errors.js'
 import type { Acquired } from '../contract/lease.js'
 import { LIMIT } from '../contract/limits.js'
-import type { Page, PageRequest, PodRow, PoolStatus, QueueRow } from '../contract/pool.js'
+import type {
+  Page,
+  PageRequest,
+  PodRow,
+  PoolStatus,
+  QueueRow,
+  Routes,
+  ShardsStatus,
+} from '../contract/pool.js'
 import { grantOf } from './leases.js'
 import { waitReason } from './policy/admission.js'
-import { budgetInForce } from './policy/budget.js'
+import { budgetInForce, wholeBudget } from './policy/budget.js'
 import { pinOf } from './policy/keep-alive.js'
-import { standbyTarget } from './policy/replenish.js'
+import { standbyOfWhole, standbyTarget } from './policy/replenish.js'
+import { ownShare, shardCount } from './policy/shares.js'
 import type { Lease, PoolState } from './state.js'
 import type { PodKind } from './transitions.js'
 
@@ -43,7 +52,7 @@ export function statusOf(state: PoolState, now: number): PoolStatus {
     queue: {
       capacity: index.claims.size,
       slotBusy: waiting.length - index.claims.size,
-      limit: state.spec.queueLimit,
+      limit: ownShare(state, state.spec.queueLimit),
       oldestWaitMs: waiting.reduce((most, lease) => Math.max(most, now - lease.arrivedAt), 0),
     },
     breaker: {
@@ -60,7 +69,25 @@ export function statusOf(state: PoolState, now: number): PoolStatus {
     heldPodMs,
     effectsInFlight: state.effects.size,
     leased: grantedRows(state),
+    ...(state.spec.shards > 1 || state.shards.size > 0 ? { shards: shardsOf(state, now) } : {}),
   }
+}
+
+function shardsOf(state: PoolState, now: number): ShardsStatus {
+  return {
+    ...routesOf(state),
+    wanted: shardCount(state),
+    budget: wholeBudget(state, now).seats,
+    standby: standbyOfWhole(state),
+    queueLimit: state.spec.queueLimit,
+  }
+}
+
+/** Where requests of this pool go, and which shards may hold leases. */
+export function routesOf({ routes, shards }: PoolState): Routes {
+  let all = 1
+  for (const index of shards.keys()) all = Math.max(all, index + 1)
+  return { routes, all }
 }
 
 /** What became of a request in the step that took it. */

@@ -1,4 +1,6 @@
 import { LIMIT, TIMEOUT } from '../contract/limits.js'
+import type { ShardOrder } from '../contract/pool.js'
+import { poolOfShard } from '../contract/shards.js'
 import { takeEarlyToken } from './early-tokens.js'
 import type { Effect } from './effect.js'
 import type { PoolEvent } from './event.js'
@@ -17,11 +19,12 @@ import {
 import { startFailed } from './losses.js'
 import { observed } from './observe.js'
 import { createPod, drainPod, removePod, setKeepAlive, unreserve } from './pods.js'
-import { budgetInForce, ownBudget } from './policy/budget.js'
+import { budgetInForce, budgetShare, ownBudget } from './policy/budget.js'
 import { pinOf, STALE_ASK_MS } from './policy/keep-alive.js'
 import { leaseForIdle, standbyPod, warmPodFor } from './policy/placement.js'
 import { replenish } from './policy/replenish.js'
 import { retryEffect, settle } from './settle.js'
+import { isNews, leave, tellShards } from './shards.js'
 import type { GrantedLease, Pod, PoolState } from './state.js'
 import { assert, issue, type Turn, wakeAt } from './turn.js'
 
@@ -58,7 +61,9 @@ export function step(
   serve(turn)
   // 4. the stock follows demand, target and budget
   shape(turn)
-  // 5. the backstop against holders that vanished
+  // 5. the other shards of the pool get their parts
+  tellShards(turn)
+  // 6. the backstop against holders that vanished
   describeHolders(turn)
   state.lastStepAt = turn.now
   assert(state.index.held >= 0 && state.index.leaseBytes >= 0, () => 'counts went below zero')
@@ -118,6 +123,9 @@ function take(turn: Turn, event: PoolEvent): void {
       }
       applySpec(turn, event.spec)
       return
+    case 'shard':
+      takeOrder(turn, event.order)
+      return
     case 'poison':
       poison(turn, event.name, event.reason)
       return
@@ -152,10 +160,26 @@ function setMode(turn: Turn, mode: PoolState['mode']): void {
   const why = {
     code: 'PoolNotFound',
     origin: 'caller',
-    message: `pool ${state.spec.name} was deleted`,
+    message: `pool ${poolOfShard(state.spec.name)} was deleted`,
   } as const
   for (const leaseId of [...state.leases.keys()])
     endLease(turn, leaseId, 'failed', { problem: why, notify: true })
+}
+
+/** What the head wants of this shard. Only what is news is acted on: the same order comes again and again. */
+function takeOrder(turn: Turn, order: ShardOrder): void {
+  const { state } = turn
+  if (!isNews(state, order)) return
+  const { index, by, seq, leaving, cap, spec, fleet, mode } = order
+  const left = state.shard?.leaving === true
+  state.shard = { index, by, seq, leaving, cap }
+  // An operator's word goes to the whole pool.
+  state.operator = { budget: null, standby: null }
+  state.fleet = fleet
+  if (fleet) wakeAt(turn, fleet.expiresAt, 'pool', 'fleet')
+  if (JSON.stringify(spec) !== JSON.stringify(state.spec)) applySpec(turn, spec)
+  if (mode !== state.mode) setMode(turn, mode)
+  if (leaving && !left) leave(turn)
 }
 
 /** A new spec. Only a new profile makes a new generation: its pods roll, idle ones now, leased ones when released (F11). */
@@ -349,7 +373,7 @@ function shrink(turn: Turn): void {
   const { state, now } = turn
   // An expired fleet budget stops growth only: what is held above the guarantee leaves by its ordinary keep-alive.
   const expired = state.fleet !== null && now >= state.fleet.expiresAt
-  const seats = expired ? ownBudget(state) : budgetInForce(state, now).seats
+  const seats = expired ? ownBudget(state) : budgetShare(state, now).seats
   const { byKind, held, heldLeaving } = state.index
   let over = held - seats - heldLeaving - byKind.draining.size
   if (over <= 0) return
@@ -393,9 +417,8 @@ function describeHolders(turn: Turn): void {
   issue(turn, { kind: 'describe', leases })
 }
 
-/** Whether a deleted pool has nothing left to do: its workflow may end. */
+/** Whether a deleted pool, or a shard that leaves, has nothing left to do: its workflow may end. */
 export function isFinished(state: PoolState): boolean {
-  return (
-    state.mode === 'deleting' && state.pods.size === 0 && state.leases.size === 0 && state.effects.size === 0
-  )
+  if (state.mode !== 'deleting' && state.shard?.leaving !== true) return false
+  return [state.pods, state.leases, state.effects, state.shards].every(({ size }) => size === 0)
 }

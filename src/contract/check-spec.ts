@@ -42,19 +42,30 @@ export function readPoolSpec(value: unknown): Checked<PoolSpec> {
 }
 
 /** What each field may say by itself, but not beside the others: such a pool would run and serve nobody, or too few. */
-function contradictionIn({ budget, maxPods, profile }: PoolSpec): { problem: Problem } | null {
+function contradictionIn({ name, budget, maxPods, shards, profile }: PoolSpec): { problem: Problem } | null {
   if (maxPods < Math.max(1, budget)) {
     const needs = budget > 0 ? `the budget of ${budget} needs` : 'one pod'
     return invalid(
       `maxPods is ${maxPods}, less than ${needs}; it bounds all pods, standbys and pods on their way included: raise it to ${Math.max(1, budget)} or more, or leave it out`,
     )
   }
+  if (shards > 1 && budget < shards)
+    return invalid(
+      `shards is ${shards}, more than the budget of ${budget}: a shard without a seat would serve none of its callers; lower shards or raise the budget`,
+    )
+  if (shards > 1 && name.length > LIMIT.poolNameChars - SHARD_SUFFIX_CHARS)
+    return invalid(
+      `the name of a pool with shards has at most ${LIMIT.poolNameChars - SHARD_SUFFIX_CHARS} characters, because its shards' names are longer; ${shown(name)} has ${name.length}`,
+    )
   const reserved = RESERVED_ENV.find((name) => Object.hasOwn(profile.env, name))
   if (reserved === undefined) return null
   return invalid(
     `profile.env may not set ${reserved}: the runner finds a job's processes by it; choose another name`,
   )
 }
+
+/** of the name of a shard, '.15': see shardName */
+const SHARD_SUFFIX_CHARS = 3
 
 const SPEC_FIELDS: Readonly<Record<keyof PoolSpec, true>> = {
   v: true,
@@ -67,6 +78,7 @@ const SPEC_FIELDS: Readonly<Record<keyof PoolSpec, true>> = {
   keepAliveMs: true,
   podStartMs: true,
   podLifetimeMs: true,
+  shards: true,
   profile: true,
 }
 const PROFILE_FIELDS: Readonly<Record<keyof Profile, true>> = {
@@ -92,9 +104,11 @@ function checkNumbers(value: Record<string, unknown>): Checked<Omit<PoolSpec, 'v
   if (budget.problem) return budget
   const standby = checkNumber('standby', value.standby, { min: 0, max: LIMIT.pods, otherwise: 0 })
   if (standby.problem) return standby
-  // Room for pods that are on their way out while their successors start.
+  const shards = checkNumber('shards', value.shards, { min: 1, max: LIMIT.shards, otherwise: 1 })
+  if (shards.problem) return shards
+  // Room for pods that are on their way out while their successors start, in each shard.
   const pods = budget.value + standby.value
-  const surge = Math.max(2, Math.ceil(pods / 10))
+  const surge = Math.max(2 * shards.value, Math.ceil(pods / 10))
   const out = { budget: budget.value, standby: standby.value } as Omit<PoolSpec, 'v' | 'name' | 'profile'>
   const rest = [
     ['guarantee', { min: 0, max: LIMIT.pods, otherwise: budget.value }],
@@ -121,7 +135,7 @@ function checkNumbers(value: Record<string, unknown>): Checked<Omit<PoolSpec, 'v
     return invalid(
       `guarantee is ${out.guarantee}, more than the budget of ${out.budget}; lower it or raise the budget`,
     )
-  return { value: out }
+  return { value: { ...out, shards: shards.value } }
 }
 
 /** A profile with its defaults. */

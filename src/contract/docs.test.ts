@@ -80,8 +80,17 @@ function everyWaitReason(): string[] {
     deleting: true,
   }
   const state = (mode: string, openUntil: number | null, held: number) => {
-    const spec = { budget: 1, guarantee: 1 }
-    return { mode, breaker: { openUntil }, index: { held }, spec, operator: { budget: null }, fleet: null }
+    const spec = { budget: 1, guarantee: 1, shards: 1 }
+    return {
+      mode,
+      breaker: { openUntil },
+      index: { held },
+      spec,
+      operator: { budget: null },
+      fleet: null,
+      shards: new Map(),
+      shard: null,
+    }
   }
   const waiting = (claims: boolean) => ({ kind: 'waiting', claims })
   const states = [...Object.keys(modes).map((mode) => state(mode, null, 0)), state('running', 1, 0)]

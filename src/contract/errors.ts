@@ -1,3 +1,5 @@
+import { counted } from './count.js'
+
 /** Failures are typed: whose fault it is, a closed set of codes, and a text with cause and remedy. */
 
 export type Origin = 'caller' | 'infrastructure' | 'job'
@@ -49,6 +51,16 @@ export class FirepoolError extends Error {
     this.name = 'FirepoolError'
     this.problem = p
   }
+}
+
+/** A pool that somebody uses is not deleted without force. Null when nobody does. */
+export function livePool(pool: string, leases: number, waiting: number): Problem | null {
+  if (leases + waiting === 0) return null
+  return problem(
+    'InvalidRequest',
+    `pool ${pool} has ${counted(leases, 'live lease')} and ${counted(waiting, 'waiting request')}; wait, drain it, or delete it with force (their jobs are then killed)`,
+    { leases, waiting },
+  )
 }
 
 /** What whoever names a pool is told that is not there; `why` when more is known. */

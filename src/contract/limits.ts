@@ -92,6 +92,8 @@ export const LIMIT = {
   queue: 2_000,
   /** pods of one pool entity, for the same reason */
   pods: 2_000,
+  /** entities of one pool: each costs a workflow and an observation of its own */
+  shards: 16,
   keepAliveMsMax: 24 * HOUR,
   /** signals may take 10 s under load, so a shorter pin could not be renewed in time */
   pinMsMin: 10 * SECOND,

@@ -30,6 +30,7 @@ export const ACTIVITY = {
   deliver: 'firepool.deliver',
   observe: 'firepool.observe',
   describeHolders: 'firepool.describeHolders',
+  tellShards: 'firepool.tellShards',
   namespaceFeatures: 'firepool.namespaceFeatures',
 } as const
 
@@ -76,6 +77,8 @@ export const UPDATE = {
   /** for firepool.runOnce: a request whose grant is the answer */
   acquire: 'firepool.acquire',
   delete: 'firepool.delete',
+  /** the head of a sharded pool to a shard: all that it should be */
+  shard: 'firepool.shard',
 } as const
 
 /** Updates of a session, by update-with-start. */

@@ -38,6 +38,8 @@ export interface PoolSpec {
   keepAliveMs: number
   podStartMs: number
   podLifetimeMs: number
+  /** pool workflows that share the work: callers, stock and budget are split between them */
+  shards: number
   profile: Profile
 }
 
@@ -64,6 +66,8 @@ export interface PoolInput {
   carried?: unknown
   /** continue as new after so many signals or history events; default LIMIT.continueSignals, LIMIT.continueEvents */
   continueAfter?: { signals: number; events: number }
+  /** of a shard: the order that it starts with */
+  order?: ShardOrder
 }
 
 /** Query `firepool.status`. */
@@ -98,6 +102,28 @@ export interface PoolStatus {
   heldPodMs: number
   effectsInFlight: number
   leased: { leaseId: string; caller: string; slot: string; pod: string; epoch: number; sinceMs: number }[]
+  /** of a pool with shards: its numbers above are those of shard 0 in the query's answer, of all of them in the client's */
+  shards?: ShardsStatus
+}
+
+export interface ShardsStatus extends Routes {
+  /** as many as there should be: no more than the budget has seats */
+  wanted: number
+  /** of the whole pool */
+  budget: number
+  standby: number
+  queueLimit: number
+  /** one for each shard that answered, in the client's answer */
+  rows?: ShardRow[]
+}
+
+/** One shard of a pool, as the client shows it. */
+export interface ShardRow
+  extends Pick<PoolStatus, 'mode' | 'standby' | 'pods' | 'leases' | 'queue' | 'grants'> {
+  shard: number
+  /** its name: its workflow is `pool/{name}`, its pods and grants carry it */
+  name: string
+  budget: { inForce: number; held: number }
 }
 
 /** A row of query `firepool.pods`. */
@@ -142,4 +168,46 @@ export interface Page<Row> {
   total: number
   /** offset of the next page, or null */
   next: number | null
+}
+
+/** Where requests of a pool go. */
+export interface Routes {
+  /** requests are routed over shards 0..routes-1 */
+  routes: number
+  /** shards 0..all-1 may hold leases: some of them may be on their way out */
+  all: number
+}
+
+/** What a shard may have at most, while others have not let go of what is to be theirs. */
+export interface ShardCap {
+  seats: number
+  pods: number
+}
+
+/** Argument of update `firepool.shard`: all that the head wants of a shard. The last one counts, a repeated one changes nothing. */
+export interface ShardOrder {
+  v: 1
+  index: number
+  /** the head's life, and the order's number in it: what comes late is known by it */
+  by: string
+  seq: number
+  /** of the head's profile */
+  generation: number
+  /** its part of the whole, under its own name */
+  spec: PoolSpec
+  mode: PoolStatus['mode']
+  /** it takes no requests any more, and ends when it holds nothing */
+  leaving: boolean
+  fleet: { budget: number; expiresAt: number } | null
+  cap: ShardCap
+}
+
+/** Answer of update `firepool.shard`. */
+export interface ShardReport {
+  v: 1
+  /** seats held now */
+  held: number
+  pods: number
+  leases: number
+  waiting: number
 }

@@ -51,7 +51,10 @@ export interface RunOnceInput {
 }
 
 /** `waiting`: no pod was free at once; ask by signal with the same leaseId, and run on the grant that comes. */
-export type RunOnceResult = { v: 1; outcome: 'ran'; result: JobResult } | { v: 1; outcome: 'waiting' }
+export type RunOnceResult =
+  | { v: 1; outcome: 'ran'; result: JobResult }
+  /** `at`: the shard that was asked, by its name; absent when it is the pool itself */
+  | { v: 1; outcome: 'waiting'; at?: string }
 
 /** Argument of the activity `firepool.awaitLease`. */
 export interface AwaitLeaseInput {
@@ -66,12 +69,20 @@ export interface TellPool {
   pool: string
   signal: string
   payload: unknown
+  /** whose request it is: its shard is found by it. A release without `at` goes to all shards: a wrong one makes no use of it */
+  caller?: string
+  /** the shard that was told before, by its name */
+  at?: string
+  /** what is known of the pool's shards is out of date */
+  fresh?: boolean
 }
 
 /** `problem`: PoolNotFound, or null when the signal arrived. */
 export interface ToldPool {
   v: 1
   problem: Problem | null
+  /** the shard that has it, by its name; absent when it is the pool itself */
+  at?: string
 }
 
 /** Argument of the workflow `firepool.runJob`; plain JSON from any SDK. */

@@ -18,7 +18,7 @@ export interface EffectResults {
 
 export type EffectActivity = (batch: EffectBatch) => Promise<EffectResults>
 
-type LaneName = 'create' | 'delete' | 'drain' | 'revoke' | 'deliver' | 'describe'
+type LaneName = 'create' | 'delete' | 'drain' | 'revoke' | 'deliver' | 'describe' | 'shard'
 
 const LANE_OF: Record<EffectKind, LaneName> = {
   create: 'create',
@@ -29,6 +29,7 @@ const LANE_OF: Record<EffectKind, LaneName> = {
   announce: 'deliver',
   notify: 'deliver',
   describe: 'describe',
+  shard: 'shard',
 }
 
 const ACTIVITY_OF: Record<LaneName, string> = {
@@ -38,6 +39,7 @@ const ACTIVITY_OF: Record<LaneName, string> = {
   revoke: ACTIVITY.revokeLeases,
   deliver: ACTIVITY.deliver,
   describe: ACTIVITY.describeHolders,
+  shard: ACTIVITY.tellShards,
 }
 
 /**
@@ -120,6 +122,7 @@ const VERB: Record<LaneName, string> = {
   revoke: 'end what still runs of ended leases on',
   deliver: '',
   describe: 'look whether they still run:',
+  shard: '',
 }
 
 /** What a batch does, by its first effect. */
@@ -141,6 +144,10 @@ function objectOf(effect: Effect): string {
       return `tell lease ${effect.end.leaseId.slice(0, 8)} that it ended: ${effect.end.end}`
     case 'describe':
       return `${effect.leases.length} holders of leases`
+    case 'shard':
+      return effect.order.leaving
+        ? `tell shard ${effect.order.spec.name} to leave`
+        : `tell shard ${effect.order.spec.name} its part: ${effect.order.cap.seats} seats`
     default:
       return `pod ${effect.pod}`
   }

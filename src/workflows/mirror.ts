@@ -1,8 +1,15 @@
 import { defineSearchAttributeKey, SearchAttributeType } from '@temporalio/common'
-import { proxyActivities, upsertMemo, upsertSearchAttributes } from '@temporalio/workflow'
+import {
+  makeContinueAsNewFunc,
+  proxyActivities,
+  upsertMemo,
+  upsertSearchAttributes,
+  workflowInfo,
+} from '@temporalio/workflow'
 import { TIMEOUT } from '../contract/limits.js'
 import { ACTIVITY, QUEUE, SEARCH_ATTRIBUTE } from '../contract/names.js'
-import type { PoolStatus } from '../contract/pool.js'
+import type { PoolInput, PoolStatus, Routes } from '../contract/pool.js'
+import { ROUTES_MEMO, routesIn } from '../contract/shards.js'
 import { poolLine } from './pool-page.js'
 
 /** Each mirroring is an event or two in the pool's history, so it is done at most this often. */
@@ -45,6 +52,18 @@ export class Mirror {
       // Without an answer, or with one that another worker has encoded with keys of its own, nothing is mirrored there: the
       // pool works all the same. A rejection that nobody takes would fail its workflow task for ever.
       .catch(() => undefined)
+  }
+
+  /** Says at once where requests go, when that has changed: nothing for a pool that is whole. */
+  route(routes: Routes): void {
+    const said = routesIn(workflowInfo().memo)
+    if (said.routes !== routes.routes || said.all !== routes.all) upsertMemo({ [ROUTES_MEMO]: routes })
+  }
+
+  /** Continues the pool as new with its memo. */
+  async continueAsNew(next: PoolInput): Promise<never> {
+    const { memo } = workflowInfo()
+    return await makeContinueAsNewFunc<(input: PoolInput) => Promise<unknown>>(memo ? { memo } : {})(next)
   }
 
   /**

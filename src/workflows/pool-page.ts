@@ -1,6 +1,8 @@
-import { budgetInForce, type PoolState, podsPage, queuePage, statusOf } from '../broker/index.js'
+import { budgetInForce, type PoolState, podsPage, queuePage, routesOf, statusOf } from '../broker/index.js'
 import { formatMs } from '../contract/duration.js'
+import { poolWorkflowId } from '../contract/names.js'
 import type { PodRow, PoolStatus, QueueRow } from '../contract/pool.js'
+import { poolOfShard, shardName } from '../contract/shards.js'
 import { clock, LAST_LINE, plain, table } from './markdown.js'
 
 /** Rows of each table on a pool's page in the Temporal UI; the rest is in the paged queries and the CLI. */
@@ -15,6 +17,7 @@ export function poolPage(state: PoolState, now: number): string {
   const status = statusOf(state, now)
   return [
     headline(status, now),
+    shardLine(state),
     ...attention(status, now),
     facts(state, status, now),
     podTable(state, status, now),
@@ -36,9 +39,27 @@ function headline(status: PoolStatus, now: number): string {
   return `### Pool ${status.pool}: ${poolLine(status)}\n\nAs it was at ${asOf}, when something last happened here. All times are UTC.`
 }
 
+/** Whose numbers these are, when the pool has shards; nothing for a pool that is whole. */
+function shardLine(state: PoolState): string {
+  const { name } = state.spec
+  if (state.shard) {
+    const pool = poolOfShard(name)
+    const leaves = state.shard.leaving
+      ? ' It leaves: it takes no requests, and ends when it holds nothing.'
+      : ''
+    return `This is shard ${state.shard.index} of pool ${pool}, whose first is ${poolWorkflowId(pool)}.${leaves}`
+  }
+  const { routes, all } = routesOf(state)
+  if (all === 1) return ''
+  const others = [...state.shards.keys()].sort((a, b) => a - b).map((k) => poolWorkflowId(shardName(name, k)))
+  const going = all > routes ? ` Requests go to the first ${routes}.` : ''
+  return `This is shard 0 of ${all}: the numbers below are its own. The others are ${others.join(', ')}.${going} \`firepool pool describe ${name}\` shows the whole.`
+}
+
 /** What an operator should look at first; nothing in a healthy pool. */
 function attention(status: PoolStatus, now: number): string[] {
-  const { pool, mode, breaker, budget, poison, leaked } = status
+  const { mode, breaker, budget, poison, leaked } = status
+  const pool = poolOfShard(status.pool)
   const lines: string[] = []
   if (mode === 'paused')
     lines.push(`**Paused**: requests wait, nothing is granted. Go on with \`firepool pool resume ${pool}\`.`)
@@ -144,7 +165,8 @@ function queueSection(state: PoolState, status: PoolStatus, now: number): string
 
 /** What the reasons in the queue mean here and now, and what helps: only those that occur. */
 function reasons(status: PoolStatus, rows: readonly QueueRow[], podStartMs: number): string {
-  const { pool, budget, pods } = status
+  const { budget, pods } = status
+  const pool = poolOfShard(status.pool)
   const meaning: Record<string, string> = {
     BudgetExhausted: `all ${budget.inForce} seats of the budget are held. A seat comes free when a lease has ended and its pod was drained; or raise the budget: \`firepool pool resize ${pool} --budget N\``,
     SlotBusy:
@@ -157,7 +179,9 @@ function reasons(status: PoolStatus, rows: readonly QueueRow[], podStartMs: numb
 }
 
 function more(pool: string, total: number): string[] {
-  return total > PAGE_ROWS ? [`${total - PAGE_ROWS} more: \`firepool pool describe ${pool} --all\``] : []
+  return total > PAGE_ROWS
+    ? [`${total - PAGE_ROWS} more: \`firepool pool describe ${poolOfShard(pool)} --all\``]
+    : []
 }
 
 /** What the pool's timer waits for, as its summary says it. Call it after nextDeadline. */
@@ -192,4 +216,5 @@ const POOL_DEADLINES: Record<string, string> = {
   describe: 'look whether the holders of leases still run',
   fleet: 'the fleet budget expires',
   shrink: 'ask pods above the budget to drain',
+  shards: 'tell the other shards their parts',
 }

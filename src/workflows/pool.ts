@@ -19,19 +19,21 @@ import {
   podsPage,
   queuePage,
   restore,
+  routesOf,
   type Snapshot,
+  shardReport,
   snapshot,
   statusOf,
   step,
 } from '../broker/index.js'
 import { checkLeaseRequest, isRecord } from '../contract/check.js'
+import { checkShardOrder, readShardSpec } from '../contract/check-shard.js'
 import { checkPoolSpec, readPoolSpec } from '../contract/check-spec.js'
-import { counted } from '../contract/count.js'
-import { problem } from '../contract/errors.js'
+import { livePool, problem } from '../contract/errors.js'
 import type { Acquired } from '../contract/lease.js'
 import { LIMIT } from '../contract/limits.js'
 import { QUERY, SIGNAL, UPDATE } from '../contract/names.js'
-import type { PageRequest, PoolInput, PoolStatus } from '../contract/pool.js'
+import type { PageRequest, PoolInput, PoolStatus, ShardReport } from '../contract/pool.js'
 import { Alarm } from './alarm.js'
 import { checkArgument, checkInput } from './decoded.js'
 import { failureOf } from './failure.js'
@@ -76,7 +78,10 @@ class PoolEntity {
     checkInput(input, 'the input of this pool')
     // What a pool was given once must replay, also when an earlier release let more pass.
     const old = workflowInfo().unsafe.isReplaying || (isRecord(input) && input.carried !== undefined)
-    const spec = (old ? readPoolSpec : checkPoolSpec)(isRecord(input) ? input.spec : undefined)
+    const order = isRecord(input) && input.order !== undefined ? input.order : null
+    const isShard = order !== null || (isRecord(input) && isRecord(input.carried) && 'shard' in input.carried)
+    const read = isShard ? readShardSpec : old ? readPoolSpec : checkPoolSpec
+    const spec = read(isRecord(input) ? input.spec : undefined)
     if (spec.problem) throw failureOf(spec.problem)
     const { carried } = input
     const restored = carried === undefined ? null : restore(carried as Snapshot)
@@ -84,6 +89,11 @@ class PoolEntity {
     this.lanes = new Lanes(this.state.spec.name, (id, result) =>
       this.inbox.push({ kind: 'result', id, result }),
     )
+    if (order && !restored) {
+      const checked = checkShardOrder(order, this.state.spec.name)
+      if (checked.problem) throw failureOf(checked.problem)
+      this.inbox.push({ kind: 'shard', order: checked.value })
+    }
     this.listen()
     if (restored) this.lanes.push(restored.effects)
     watchBackend(
@@ -153,6 +163,8 @@ class PoolEntity {
     const carried = snapshot(this.state)
     const next: PoolInput = { v: 1, spec: this.state.spec, carried }
     if (this.input.continueAfter) next.continueAfter = this.input.continueAfter
+    // Callers are routed by the memo, also before the next run's first task.
+    if (this.state.shards.size > 0) await this.mirror.continueAsNew(next)
     await continueAsNew<typeof pool>(next)
   }
 
@@ -162,6 +174,7 @@ class PoolEntity {
       setCurrentDetails(poolPage(this.state, now))
       this.pageAt = now
     }
+    this.mirror.route(routesOf(this.state))
     const again = this.mirror.show(() => statusOf(this.state, now), now, happened)
     if (again !== null) this.alarm.at(again, 'mirror the state into memo and search attributes')
   }
@@ -190,6 +203,7 @@ class PoolEntity {
     })
     this.listenForAcquire()
     this.listenForDelete()
+    this.listenForOrders()
     setHandler(defineQuery<PoolStatus>(QUERY.status), () => this.status())
     setHandler(defineQuery(QUERY.pods), (page?: PageRequest) =>
       podsPage(this.state, isRecord(page) ? page : {}),
@@ -264,18 +278,37 @@ class PoolEntity {
       },
       {
         validator: (payload) => {
-          const { leases } = this.status()
-          const waiting = this.state.leases.size - leases
-          if (this.state.leases.size === 0 || (isRecord(payload) && payload.force === true)) return
-          throw failureOf(
-            problem(
-              'InvalidRequest',
-              `pool ${this.state.spec.name} has ${counted(leases, 'live lease')} and ${counted(waiting, 'waiting request')}; wait, drain it, or delete it with force (their jobs are then killed)`,
-              { leases, waiting },
-            ),
-          )
+          let { leases } = this.status()
+          let waiting = this.state.leases.size - leases
+          // As they said last; the client asks all of them before.
+          for (const { report } of this.state.shards.values()) {
+            leases += report?.leases ?? 0
+            waiting += report?.waiting ?? 0
+          }
+          const live = livePool(this.state.spec.name, leases, waiting)
+          if (live && !(isRecord(payload) && payload.force === true)) throw failureOf(live)
         },
       },
+    )
+  }
+
+  /** From the head of the pool of which this is a shard. */
+  private listenForOrders(): void {
+    const read = (payload: unknown) => {
+      checkArgument(payload, UPDATE.shard)
+      const checked = checkShardOrder(payload, this.state.spec.name)
+      if (checked.problem) throw failureOf(checked.problem)
+      return checked.value
+    }
+    setHandler(
+      defineUpdate<ShardReport, [unknown]>(UPDATE.shard),
+      (payload) => {
+        this.updates++
+        this.inbox.push({ kind: 'shard', order: read(payload) })
+        this.act()
+        return shardReport(this.state)
+      },
+      { validator: (payload) => void read(payload) },
     )
   }
 

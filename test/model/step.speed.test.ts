@@ -99,6 +99,7 @@ const ANSWERS: Record<EffectKind, EffectResult> = {
   deliver: { kind: 'delivered', useSeq: 0 },
   announce: { kind: 'announced' },
   notify: { kind: 'notified' },
+  shard: { kind: 'shardGone' },
   describe: { kind: 'described', closed: [] },
 }
 

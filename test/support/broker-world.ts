@@ -13,7 +13,7 @@ import {
 } from '../../src/broker/index.js'
 import { Monitor, type Violation } from '../../src/broker/invariants.js'
 import type { Grant, LeaseEnd, LeaseRequest } from '../../src/contract/lease.js'
-import type { PoolSpec } from '../../src/contract/pool.js'
+import type { PoolSpec, ShardOrder } from '../../src/contract/pool.js'
 import { Random } from './random.js'
 import { SimulatedBackend } from './simulated-backend.js'
 
@@ -31,6 +31,7 @@ export function aSpec(change: Partial<PoolSpec> = {}): PoolSpec {
     keepAliveMs: 60_000,
     podStartMs: 300_000,
     podLifetimeMs: 12 * 3_600_000,
+    shards: 1,
     profile: { backend: 'local', env: {}, startDelay: null, limits, prepare: null },
     ...change,
   }
@@ -93,6 +94,8 @@ export class World {
   /** tokens that are still good; a token that is used is gone */
   readonly tokens = new Set<string>()
   handling: (effect: Effect) => Partial<Handling> = () => ({})
+  /** what becomes of an order for another shard; there is none by default */
+  tellShard: (order: ShardOrder) => EffectResult = () => ({ kind: 'shardGone' })
   /** ms from a change in the backend to the pool's knowledge of it; null: changes are not reported */
   observeMs: number | null = 5
   steps = 0
@@ -335,6 +338,8 @@ export class World {
             .filter((l) => this.closedHolders.has(l.holder.workflowId))
             .map((l) => l.leaseId),
         }
+      case 'shard':
+        return this.tellShard(effect.order)
     }
   }
 

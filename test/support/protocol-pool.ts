@@ -154,6 +154,8 @@ export class ModelPool {
         const closed = effect.leases.filter((l) => !this.holders.isOpen(l.holder.runId, l.leaseWorkflowId))
         return { kind: 'described', closed: closed.map((l) => l.leaseId) }
       }
+      case 'shard':
+        return { kind: 'shardGone' }
     }
   }
 

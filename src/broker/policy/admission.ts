@@ -1,23 +1,36 @@
 import { type Problem, problem } from '../../contract/errors.js'
 import type { LeaseRequest } from '../../contract/lease.js'
 import { LIMIT } from '../../contract/limits.js'
+import { poolOfShard } from '../../contract/shards.js'
 import type { Lease, PoolState } from '../state.js'
 import { type BudgetInForce, budgetInForce } from './budget.js'
+import { ownShare, podsAllowed } from './shares.js'
 
 /** A tombstone in a snapshot, and everything that does not grow, but for the spec. */
 const TOMBSTONE_BYTES = 34
 const FIXED_BYTES = 4_000
+/** What a head keeps of another shard. */
+const SHARD_BYTES = 2_000
 
 /** Bytes that a snapshot of this state takes beside its spec, from above (see size.ts). O(1). */
 export function stateBytes(state: PoolState): number {
   const { leaseBytes, podBytes, effectBytes, earlyBytes } = state.index
   const tombstones = state.tombstones.size * TOMBSTONE_BYTES
-  return FIXED_BYTES + leaseBytes + podBytes + effectBytes + earlyBytes + tombstones
+  const shards = state.shards.size * SHARD_BYTES
+  return FIXED_BYTES + leaseBytes + podBytes + effectBytes + earlyBytes + tombstones + shards
 }
 
 /** A notice for somebody whom the pool does not know: not when a flood of them would overfill the state. */
 export function hasRoomForNotices(state: PoolState): boolean {
   return stateBytes(state) <= (LIMIT.admissionBytes + LIMIT.stateBytes) / 2
+}
+
+/** Why a shard that leaves ends a request: its caller belongs to another shard now. */
+export function moved(name: string): Problem {
+  const pool = poolOfShard(name)
+  return problem('LeaseRevoked', `the shard of this caller in pool ${pool} has moved; ask again`, {
+    reason: 'ShardMoved',
+  })
 }
 
 /** Why this request is refused at the door, or null. `warm`: a pod of its own is idle, so it need not queue. */
@@ -27,27 +40,30 @@ export function refuseAtAdmission(
   warm: boolean,
   now: number,
 ): Problem | null {
+  const pool = poolOfShard(state.spec.name)
   if (state.mode === 'deleting') {
-    return problem('PoolNotFound', `pool ${state.spec.name} is being deleted; ask another pool`)
+    return problem('PoolNotFound', `pool ${pool} is being deleted; ask another pool`)
   }
   if (request.deadlineMs <= now) {
     return problem(
       'QueueTimeout',
-      `the request for pool ${state.spec.name} came after its own deadline; raise acquireTimeout or look at the delay of the pool's workers`,
+      `the request for pool ${pool} came after its own deadline; raise acquireTimeout or look at the delay of the pool's workers`,
     )
   }
+  if (state.shard?.leaving) return moved(state.spec.name)
   if (stateBytes(state) > LIMIT.admissionBytes) {
     return problem(
       'QueueFull',
-      `pool ${state.spec.name} has no room for more state (${state.leases.size} leases); use shorter ids, more pools, or try again later`,
+      `pool ${pool} has no room for more state (${state.leases.size} leases); use shorter ids, more pools, or try again later`,
     )
   }
   if (warm) return null
   const { waiting } = state.index
-  if (waiting >= state.spec.queueLimit) {
+  const limit = ownShare(state, state.spec.queueLimit)
+  if (waiting >= limit) {
     return problem(
       'QueueFull',
-      `${waiting} requests wait already in pool ${state.spec.name}, its limit is ${state.spec.queueLimit}; raise the budget (firepool pool resize), the queueLimit, or try again later`,
+      `${waiting} requests wait already in pool ${state.spec.name}, its limit is ${limit}; raise the budget (firepool pool resize), the queueLimit, or try again later`,
       { position: waiting + 1 },
     )
   }
@@ -61,7 +77,7 @@ export function breakerRefusal(state: PoolState, now: number): Problem | null {
   const reason = last?.details?.reason ?? 'unknown'
   return problem(
     'PodStartFailed',
-    `pods of pool ${state.spec.name} do not start (${failures} failures in a row, the last: ${last?.message.slice(0, 300) ?? 'unknown'}); mend the profile and apply it again`,
+    `pods of pool ${poolOfShard(state.spec.name)} do not start (${failures} failures in a row, the last: ${last?.message.slice(0, 300) ?? 'unknown'}); mend the profile and apply it again`,
     { reason, failures },
   )
 }
@@ -80,7 +96,7 @@ export function waitReason(state: PoolState, lease: Lease, now: number): string 
  * @param position its place in the queue, from 1
  */
 export function waitRemedy(state: PoolState, reason: string, position: number, now: number): string {
-  const { name } = state.spec
+  const name = poolOfShard(state.spec.name)
   switch (reason) {
     case 'PoolPaused':
     case 'PoolDraining':
@@ -103,10 +119,12 @@ function budgetRemedy(pool: string, { seats, reason }: BudgetInForce): string {
 }
 
 /** A seat was free, though not for everybody; a pod was not. */
-function startRemedy({ spec, pods, index }: PoolState, position: number, { seats }: BudgetInForce): string {
+function startRemedy(state: PoolState, position: number, { seats }: BudgetInForce): string {
+  const { pods, index } = state
+  const maxPods = podsAllowed(state)
   if (position > seats - index.held)
     return `the ${seats - index.held} free of the budget of ${seats} are for those ahead: raise it, or acquireTimeout`
-  return pods.size >= spec.maxPods
-    ? `maxPods is ${spec.maxPods}, and as many pods were there or on their way: raise maxPods in the pool file, or acquireTimeout`
+  return pods.size >= maxPods
+    ? `maxPods is ${maxPods}, and as many pods were there or on their way: raise maxPods in the pool file, or acquireTimeout`
     : 'pods take longer to start: raise acquireTimeout, or keep standbys ready'
 }

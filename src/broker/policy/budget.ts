@@ -1,4 +1,5 @@
 import type { PoolState } from '../state.js'
+import { othersHave, ownShare } from './shares.js'
 
 export interface BudgetInForce {
   seats: number
@@ -6,17 +7,22 @@ export interface BudgetInForce {
   reason: string
 }
 
-/** The cap of the pool itself, without the fleet's word. */
-export function ownBudget(state: PoolState): number {
+/** The cap of the whole pool itself, without the fleet's word. */
+function wholeOwnBudget(state: PoolState): number {
   return state.operator.budget ?? state.spec.budget
 }
 
+/** The same of this entity: its share, when the pool has shards. */
+export function ownBudget(state: PoolState): number {
+  return ownShare(state, wholeOwnBudget(state))
+}
+
 /**
- * How many seats pods with a caller may hold now. The operator's word and the fleet's word are both caps; a fleet
- * budget that expired leaves the guarantee: a dead budget workflow cannot freeze the fleet, nor let it grow.
+ * How many seats pods with a caller may hold in the whole pool now. The operator's word and the fleet's word are both
+ * caps; a fleet budget that expired leaves the guarantee: a dead budget workflow cannot freeze the fleet, nor let it grow.
  */
-export function budgetInForce(state: PoolState, now: number): BudgetInForce {
-  const own = ownBudget(state)
+export function wholeBudget(state: PoolState, now: number): BudgetInForce {
+  const own = wholeOwnBudget(state)
   const from = state.operator.budget !== null ? 'the operator set it by resize' : 'the pool file says so'
   if (state.fleet === null) return { seats: own, reason: from }
   if (now >= state.fleet.expiresAt) {
@@ -25,4 +31,22 @@ export function budgetInForce(state: PoolState, now: number): BudgetInForce {
   }
   if (state.fleet.budget < own) return { seats: state.fleet.budget, reason: 'the fleet budget says so' }
   return { seats: own, reason: from }
+}
+
+/** This entity's share of it. */
+export function budgetShare(state: PoolState, now: number): BudgetInForce {
+  const { seats, reason } = wholeBudget(state, now)
+  return { seats: ownShare(state, seats), reason }
+}
+
+/** What of that share may be held now: not what other shards have not let go of yet. It stops growth, and drains nothing. */
+export function budgetInForce(state: PoolState, now: number): BudgetInForce {
+  const share = budgetShare(state, now)
+  const left = state.shard
+    ? state.shard.cap.seats
+    : state.shards.size === 0
+      ? share.seats
+      : Math.max(0, wholeBudget(state, now).seats - othersHave(state).seats)
+  if (left >= share.seats) return share
+  return { seats: left, reason: 'other shards have not let go of the rest yet' }
 }

@@ -2,6 +2,7 @@ import { LIMIT } from '../../contract/limits.js'
 import type { PoolState } from '../state.js'
 import { hasRoomForNotices } from './admission.js'
 import { budgetInForce } from './budget.js'
+import { ownShare, podsAllowed } from './shares.js'
 
 export interface Replenishment {
   /** pods to create now */
@@ -11,8 +12,14 @@ export interface Replenishment {
   reason: string
 }
 
-export function standbyTarget(state: PoolState): number {
+/** Of the whole pool. */
+export function standbyOfWhole(state: PoolState): number {
   return state.operator.standby ?? state.spec.standby
+}
+
+/** Of this entity. */
+export function standbyTarget(state: PoolState): number {
+  return ownShare(state, standbyOfWhole(state))
 }
 
 /**
@@ -26,20 +33,18 @@ export function replenish(state: PoolState, now: number): Replenishment {
     return { create: 0, excess: byKind.standby.size, reason: `the pool is ${state.mode}` }
   }
   const headroom = Math.max(0, budgetInForce(state, now).seats - held)
+  const maxPods = podsAllowed(state)
   // A lowered maxPods leaves room for fewer than the target.
   const others = state.pods.size - have - byKind.deleting.size
   const wanted = Math.min(
     Math.min(claims.size, headroom) + standbyTarget(state),
-    Math.max(0, state.spec.maxPods - others),
+    Math.max(0, maxPods - others),
   )
   const excess = Math.min(byKind.standby.size, Math.max(0, have - wanted))
   if (state.mode === 'paused') return { create: 0, excess: 0, reason: 'the pool is paused' }
   // A pod costs bytes as well, and its grant more.
   if (!hasRoomForNotices(state)) return { create: 0, excess, reason: 'the state is full' }
-  const room = Math.min(
-    state.spec.maxPods - state.pods.size,
-    startsAllowed(state, now) - byKind.starting.size,
-  )
+  const room = Math.min(maxPods - state.pods.size, startsAllowed(state, now) - byKind.starting.size)
   return { create: Math.max(0, Math.min(wanted - have, room)), excess, reason: 'requests and standby target' }
 }
 

@@ -1,0 +1,49 @@
+import {
+  type Client,
+  WithStartWorkflowOperation,
+  type Workflow,
+  WorkflowNotFoundError,
+} from '@temporalio/client'
+import { WorkflowIdConflictPolicy } from '@temporalio/common'
+import { poolWorkflowId, QUEUE, UPDATE, WORKFLOW } from '../contract/names.js'
+import type { PoolInput, ShardOrder, ShardReport } from '../contract/pool.js'
+import { effectActivity } from './batch.js'
+
+/** A shard answers in milliseconds, unless its worker is away. */
+const ANSWER_MS = 10_000
+
+/**
+ * The activity by which the head of a pool tells its shards what they should be. An order is complete and numbered, so that
+ * one that is lost, late or repeated does no harm.
+ */
+export function createTellShards(client: Client) {
+  const send = (order: ShardOrder): Promise<ShardReport> => {
+    const workflowId = poolWorkflowId(order.spec.name)
+    // One that is to leave is not started for it.
+    if (order.leaving)
+      return client.workflow
+        .getHandle(workflowId)
+        .executeUpdate<ShardReport, [ShardOrder]>(UPDATE.shard, { args: [order] })
+    const input: PoolInput = { v: 1, spec: order.spec, order }
+    return client.workflow.executeUpdateWithStart<Workflow, ShardReport, [ShardOrder]>(UPDATE.shard, {
+      args: [order],
+      startWorkflowOperation: new WithStartWorkflowOperation(WORKFLOW.pool, {
+        workflowId,
+        taskQueue: QUEUE.workflows,
+        workflowIdConflictPolicy: WorkflowIdConflictPolicy.USE_EXISTING,
+        args: [input],
+      }),
+    })
+  }
+  return effectActivity({
+    shard: async ({ order }) => {
+      try {
+        const report = await client.withDeadline(Date.now() + ANSWER_MS, () => send(order))
+        return { kind: 'shardTold', report }
+      } catch (error) {
+        if (order.leaving && error instanceof WorkflowNotFoundError) return { kind: 'shardGone' }
+        throw error
+      }
+    },
+  })
+}
