@@ -5,6 +5,7 @@ import { noSuchPool } from '../contract/errors.js'
 import { poolWorkflowId, SIGNAL } from '../contract/names.js'
 import type { AwaitLeaseInput } from '../contract/run.js'
 import { activityFailure } from './failure.js'
+import type { ShardRoutes } from './shard-routes.js'
 
 /** Tokens that come within this time of each other go to a pool in one signal. */
 const BATCH_MS = 5
@@ -19,8 +20,23 @@ interface Offer {
  * asynchronously with the Grant. Give it a start-to-close of a minute or more and a retry policy with coefficient 1:
  * a token dies with its attempt, and the next attempt offers a new one.
  */
-export function createAwaitLease(client: Client) {
+export function createAwaitLease(client: Client, shards: ShardRoutes) {
   const batches = new Map<string, { offers: Offer[]; sent: Promise<void> }>()
+
+  /** Only the lease workflow knows which shard was asked, and it may have been another one before: all of them are told. */
+  async function send(pool: string, offers: { v: 1; batch: Offer[] }): Promise<void> {
+    const all = await shards.allShards(pool)
+    const signals = all.map(async (name) => {
+      try {
+        await client.workflow.getHandle(poolWorkflowId(name)).signal(SIGNAL.token, offers)
+      } catch (error) {
+        // One that has just ended holds nothing; that the pool itself is gone is for the caller to know.
+        if (name === pool || !(error instanceof WorkflowNotFoundError)) throw error
+        shards.forget(pool)
+      }
+    })
+    await Promise.all(signals)
+  }
 
   function offer(pool: string, mine: Offer): Promise<void> {
     const open = batches.get(pool)
@@ -33,10 +49,7 @@ export function createAwaitLease(client: Client) {
       setTimeout(() => {
         batches.delete(pool)
         const batch = offers.map((each) => ({ v: 1, ...each }))
-        client.workflow
-          .getHandle(poolWorkflowId(pool))
-          .signal(SIGNAL.token, { v: 1, batch })
-          .then(resolve, reject)
+        send(pool, { v: 1, batch }).then(resolve, reject)
       }, BATCH_MS)
     })
     batches.set(pool, { offers, sent })

@@ -10,6 +10,7 @@ import { createObserve } from './observe.js'
 import { createPodActivities } from './pods.js'
 import { createRun } from './run.js'
 import { createRunOnce } from './run-once.js'
+import { ShardRoutes } from './shard-routes.js'
 import { createTellPool } from './tell-pool.js'
 import { createTellShards } from './tell-shards.js'
 
@@ -19,20 +20,34 @@ export interface ActivityDeps {
   backend: Backend
 }
 
+/** What a worker knows of pools' shards: one cache for all of its activities. */
+const known = new WeakMap<Client, ShardRoutes>()
+
+function routesOf(client: Client): ShardRoutes {
+  let routes = known.get(client)
+  if (!routes) {
+    routes = new ShardRoutes(client)
+    known.set(client, routes)
+  }
+  return routes
+}
+
 /** Activities of the queue `firepool`: jobs on held leases. */
 export function createJobActivities({ client, signer }: Pick<ActivityDeps, 'client' | 'signer'>) {
+  const shards = routesOf(client)
   return {
     [ACTIVITY.run]: createRun({ client, signer }),
-    [ACTIVITY.runOnce]: createRunOnce({ client, signer }),
-    [ACTIVITY.awaitLease]: createAwaitLease(client),
+    [ACTIVITY.runOnce]: createRunOnce({ client, signer, shards }),
+    [ACTIVITY.awaitLease]: createAwaitLease(client, shards),
   }
 }
 
 /** Activities of the queue `firepool-workflows`, beside the pools and leases that schedule them: short; eager or local. */
 export function createDeliveryActivities({ client, signer }: Pick<ActivityDeps, 'client' | 'signer'>) {
+  const shards = routesOf(client)
   return {
     [ACTIVITY.deliver]: createDeliver({ client, signer }),
-    [ACTIVITY.tellPool]: createTellPool(client),
+    [ACTIVITY.tellPool]: createTellPool(client, shards),
   }
 }
 

@@ -19,6 +19,7 @@ import {
 import type { Grant, HitClass, Holder, LeaseEnd, LeaseInput, LeaseRequest } from '../contract/lease.js'
 import { TIMEOUT } from '../contract/limits.js'
 import { poolWorkflowId, SIGNAL } from '../contract/names.js'
+import { poolOfShard } from '../contract/shards.js'
 import { checkInput } from './decoded.js'
 import { checkedValue } from './failure.js'
 import { grantIn } from './grant-in.js'
@@ -37,7 +38,8 @@ export async function lease(input: LeaseInput): Promise<LeaseEnd> {
   const { pool, request } = leaseRequest(input)
   let granted: Grant | null = null
   let ended: LeaseEnd | null = null
-  const show = (end: LeaseEnd | null) => setCurrentDetails(detailsOf(pool, request, granted, end))
+  let at = pool
+  const show = (end: LeaseEnd | null) => setCurrentDetails(detailsOf(at, request, granted, end))
   setHandler(grantSignal, (payload) => {
     granted = grantIn(payload, request.leaseId) ?? granted
     show(null)
@@ -46,32 +48,69 @@ export async function lease(input: LeaseInput): Promise<LeaseEnd> {
     ended = endIn(payload, request.leaseId) ?? ended
   })
   show(null)
-  const end = await liveAndEnd(pool, request, () => ended)
+  const end = await liveAndEnd(pool, request, {
+    get: () => ended,
+    clear: () => {
+      ended = null
+    },
+    asked: (name) => {
+      at = name
+      show(null)
+    },
+  })
   show(end)
   return end
 }
 
-async function liveAndEnd(
-  pool: string,
-  request: LeaseRequest,
-  ended: () => LeaseEnd | null,
-): Promise<LeaseEnd> {
+/** What the lease's handlers heard of its end, and where it was asked for. */
+interface Heard {
+  get: () => LeaseEnd | null
+  clear: () => void
+  asked: (shard: string) => void
+}
+
+async function liveAndEnd(pool: string, request: LeaseRequest, ended: Heard): Promise<LeaseEnd> {
+  const { leaseId, caller } = request
+  let at = pool
   try {
-    const missing = await tellPool(pool, { signal: SIGNAL.request, payload: request })
-    if (missing) return { v: 1, leaseId: request.leaseId, end: 'failed', problem: missing }
-    await condition(() => ended() !== null)
-    return ended()!
+    for (let fresh = false; ; fresh = true) {
+      const told = await tellPool(
+        pool,
+        { signal: SIGNAL.request, payload: request },
+        { caller, ...(fresh ? { fresh } : {}) },
+      )
+      if (told.problem) return { v: 1, leaseId, end: 'failed', problem: told.problem }
+      const before = at
+      at = told.at ?? pool
+      // Its notice may have come twice, and it may have been asked again in between: nothing stays there.
+      if (fresh && at !== before) await releaseLease(pool, leaseId, false, before)
+      if (at !== pool) ended.asked(at)
+      await condition(() => ended.get() !== null)
+      // The shard that was asked leaves: another one is asked. The token of an offer has been told of the end already.
+      if (request.replyTo === 'token' || ended.get()!.problem?.details?.reason !== 'ShardMoved')
+        return ended.get()!
+      ended.clear()
+    }
   } catch (error) {
     if (!isCancellation(error)) throw error
-    await releaseLease(pool, request.leaseId)
-    return ended() ?? { v: 1, leaseId: request.leaseId, end: 'released' }
+    await releaseLease(pool, leaseId, false, at)
+    return ended.get() ?? { v: 1, leaseId, end: 'released' }
   }
 }
 
-/** Tells the pool that a lease is over. A pool that is gone holds nothing. */
-export async function releaseLease(pool: string, leaseId: string, retire = false): Promise<void> {
-  const missing = await tellPool(pool, { signal: SIGNAL.release, payload: { v: 1, leaseId, retire } })
-  if (missing) log.info('Firepool: the pool of a released lease is gone', { pool, leaseId })
+/**
+ * Tells the pool that a lease is over. A pool that is gone holds nothing.
+ * @param at the shard that was asked for it; all of them are told when it is not known
+ */
+export async function releaseLease(
+  pool: string,
+  leaseId: string,
+  retire = false,
+  at?: string,
+): Promise<void> {
+  const release = { signal: SIGNAL.release, payload: { v: 1, leaseId, retire } } as const
+  const { problem } = await tellPool(pool, release, at === undefined ? {} : { at })
+  if (problem) log.info('Firepool: the pool of a released lease is gone', { pool, leaseId })
 }
 
 function leaseRequest(input: LeaseInput): { pool: string; request: LeaseRequest } {
@@ -134,7 +173,7 @@ function detailsOf(pool: string, request: LeaseRequest, granted: Grant | null, e
     )
   }
   return [
-    `### Lease of pool ${pool}: ${end ? end.end : now}`,
+    `### Lease of pool ${poolOfShard(pool)}: ${end ? end.end : now}`,
     ...(end?.problem ? [`**${end.problem.code}**: ${plain(end.problem.message, REASON_CHARS)}`] : []),
     facts.join('\n'),
     LAST_LINE,

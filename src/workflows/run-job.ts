@@ -63,6 +63,7 @@ export async function runJob(input: RunJobInput): Promise<JobResult> {
   let last: Problem | null = null
   for (let acquires = 0; acquires < MAX_ACQUIRES; acquires++) {
     const leaseId = uuid4()
+    let at: string | undefined
     Object.assign(inbox, { grant: null, end: null, leaseId })
     const request: LeaseRequest = {
       v: 1,
@@ -85,8 +86,13 @@ export async function runJob(input: RunJobInput): Promise<JobResult> {
       const once = decodedResult(await runOnce({ ...run, pool, request }, jobMs))
       if (once.outcome === 'ran') return once.result
       setCurrentDetails(`One job on pool **${pool}** for caller \`${who.caller}\`: waits for a pod.`)
-      const missing = await tellPool(pool, { signal: SIGNAL.request, payload: request })
-      if (missing) throw failureOf(missing)
+      const told = await tellPool(
+        pool,
+        { signal: SIGNAL.request, payload: request },
+        { caller: who.caller, ...(once.at === undefined ? {} : { at: once.at }) },
+      )
+      if (told.problem) throw failureOf(told.problem)
+      at = told.at ?? pool
       await condition(() => inbox.grant !== null || inbox.end !== null)
       const { grant, end } = inbox
       if (!grant)
@@ -99,7 +105,7 @@ export async function runJob(input: RunJobInput): Promise<JobResult> {
       )
       return decodedResult(await runOnPod({ ...run, grant }, jobMs))
     } catch (error) {
-      await releaseLease(pool, leaseId, retire)
+      await releaseLease(pool, leaseId, retire, at)
       if (isCancellation(error)) throw error
       last = problemOf(error)
       const again = last?.code === 'LeaseRevoked' || (last?.code === 'PodLost' && rerun)
