@@ -48,6 +48,7 @@ const POOL = z.strictObject({
   keepAlive: duration.optional(),
   podStart: duration.optional(),
   podLifetime: duration.optional(),
+  shards: z.number().optional(),
   profile: PROFILE.optional(),
 })
 const FILE = z.strictObject({ pools: z.array(POOL).min(1) })
@@ -273,7 +274,9 @@ function doubledNames(pools: readonly unknown[], yaml: YamlFile): Finding[] {
 
 /** The file's keys that checkPoolSpec looks at one by one, as paths in a pool. */
 const FIELDS: readonly (readonly [string, ...string[]])[] = [
-  ...['name', 'budget', 'standby', 'guarantee', 'maxPods', 'queueLimit'].map((key) => [key] as [string]),
+  ...['name', 'budget', 'standby', 'guarantee', 'maxPods', 'queueLimit', 'shards'].map(
+    (key) => [key] as [string],
+  ),
   ...['keepAlive', 'podStart', 'podLifetime'].map((key) => [key] as [string]),
   ...['backend', 'env', 'startDelay', 'prepare'].map((key) => ['profile', key] as [string, string]),
   ...LIMITS.keyof().options.map((key) => ['profile', 'limits', key] as [string, ...string[]]),

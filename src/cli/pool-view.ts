@@ -68,6 +68,7 @@ function factsOf(spec: PoolSpec, status: PoolStatus, now: number): [string, stri
     ],
     ['queue', queueLine(status)],
     ['pods', podsLine(status, spec)],
+    ...shardFacts(status),
     ['times', timesLine(spec)],
     ['profile', profileLine(spec)],
   ]
@@ -86,6 +87,21 @@ function factsOf(spec: PoolSpec, status: PoolStatus, now: number): [string, stri
   if (status.leaked > 0)
     facts.push(['leaked', `${counted(status.leaked, 'lease')} ended because the holder had gone`])
   return facts
+}
+
+/** A line for each shard; none for a pool that is whole. */
+function shardFacts({ shards }: PoolStatus): [string, string][] {
+  if (!shards) return []
+  const rows = (shards.rows ?? []).map(({ shard, budget, leases, queue, mode, pods }) => {
+    const waiting = queue.capacity + queue.slotBusy
+    const there = Object.values(pods).reduce((sum, count) => sum + count, 0)
+    const leaves = shard >= shards.routes ? ', takes no requests' : ''
+    return `${shard}: ${budget.held} of ${budget.inForce} held, ${counted(leases, 'lease')}, ${waiting} waiting, ${counted(there, 'pod')}${mode === 'running' ? '' : `, ${mode}`}${leaves}`
+  })
+  return [
+    ['shards', `${shards.wanted}, requests go to ${shards.routes}`],
+    ...rows.map((row): [string, string] => ['', row]),
+  ]
 }
 
 export function budgetLine({ budget }: PoolStatus): string {

@@ -18,20 +18,24 @@ import {
   isRecord,
   type JobResult,
   LIMIT,
+  livePool,
   type Page,
   type PageRequest,
   type PodRow,
   type PoolInput,
   type PoolSpec,
   type PoolStatus,
+  poolOfShard,
   poolWorkflowId,
   problem,
   QUERY,
   QUEUE,
   type QueueRow,
   type Resize,
+  type Routes,
   type RunJobInput,
   refuseUnknownNames,
+  routesIn,
   shown,
   UPDATE,
   utf8Bytes,
@@ -40,6 +44,7 @@ import {
 import { acceptedValue, endedByTemporal, meaningOf, poolNotFound } from './errors.js'
 import { isPolled } from './pollers.js'
 import { openSession, type Session, type SessionOptions } from './session.js'
+import { askShards, pageOfAll, wholeStatus } from './shards.js'
 import { specInForce } from './spec-history.js'
 import { FirepoolUnavailableError, notAuthorized } from './unavailable.js'
 import { lookAtWait, type Waiting, watchWait } from './waiting.js'
@@ -181,7 +186,9 @@ class TemporalFirepoolClient implements FirepoolClient {
     try {
       const query = `WorkflowType = '${WORKFLOW.pool}' AND ExecutionStatus = 'Running'`
       for await (const { workflowId } of this.client.workflow.list({ query })) {
-        if (workflowId.startsWith(prefix)) names.push(workflowId.slice(prefix.length))
+        const name = workflowId.slice(prefix.length)
+        // Shards belong to their pool.
+        if (workflowId.startsWith(prefix) && poolOfShard(name) === name) names.push(name)
       }
     } catch (error) {
       throw await this.explained(error, '')
@@ -210,7 +217,16 @@ class TemporalFirepoolClient implements FirepoolClient {
   }
 
   describePool(name: string): Promise<PoolStatus> {
-    return this.query(name, (handle) => handle.query<PoolStatus>(QUERY.status))
+    return this.query(name, async (handle) => this.whole(await handle.query<PoolStatus>(QUERY.status)))
+  }
+
+  /** The status of the whole pool, by that of its head. */
+  private async whole(head: PoolStatus): Promise<PoolStatus> {
+    if (!head.shards) return head
+    return wholeStatus(
+      head,
+      await askShards<PoolStatus>(this.client, head.pool, othersOf(head.shards), QUERY.status),
+    )
   }
 
   poolSpec(name: string): Promise<PoolSpec> {
@@ -225,11 +241,21 @@ class TemporalFirepoolClient implements FirepoolClient {
   }
 
   pods(name: string, page: PageRequest = {}): Promise<Page<PodRow>> {
-    return this.query(name, (handle) => handle.query<Page<PodRow>, [PageRequest]>(QUERY.pods, page))
+    return this.rows<PodRow>(name, QUERY.pods, page)
   }
 
   queue(name: string, page: PageRequest = {}): Promise<Page<QueueRow>> {
-    return this.query(name, (handle) => handle.query<Page<QueueRow>, [PageRequest]>(QUERY.queue, page))
+    return this.rows<QueueRow>(name, QUERY.queue, page)
+  }
+
+  private rows<Row>(name: string, query: string, page: PageRequest): Promise<Page<Row>> {
+    return this.query(name, (handle, _, memo) =>
+      pageOfAll<Row>(routesIn(memo).all, page, async (shard, part) => {
+        if (shard === 0) return handle.query<Page<Row>, [PageRequest]>(query, part)
+        const [other] = await askShards<Page<Row>>(this.client, name, [shard], query, part)
+        return other?.answer ?? null
+      }),
+    )
   }
 
   async resizePool(name: string, resize: Omit<Resize, 'v'>): Promise<PoolStatus> {
@@ -251,6 +277,7 @@ class TemporalFirepoolClient implements FirepoolClient {
 
   async deletePool(name: string, options: DeleteOptions = {}): Promise<void> {
     const { force = false, onProgress, signal } = options ?? {}
+    if (!force) await this.refuseLive(name)
     // Not as an argument of onProgress?.(): without it nothing would be asked for.
     const deleting = await this.update(name, UPDATE.delete, { v: 1, force })
     onProgress?.(deleting)
@@ -266,6 +293,13 @@ class TemporalFirepoolClient implements FirepoolClient {
         throw error
       }
     }
+  }
+
+  /** The head of a pool with shards knows what the others held a while ago; here they are asked. A whole pool knows itself. */
+  private async refuseLive(name: string): Promise<void> {
+    const { shards, leases, queue, mode } = await this.describePool(name)
+    const live = livePool(name, leases, queue.capacity + queue.slotBusy)
+    if (shards && mode !== 'deleting' && live) throw new FirepoolError(live)
   }
 
   async runJob(input: RunJobInput, options: RunJobOptions = {}): Promise<JobResult> {
@@ -341,19 +375,22 @@ class TemporalFirepoolClient implements FirepoolClient {
   }
 
   /** A query would be answered by a pool that was deleted as well, from its history: so it is looked at first. */
-  private query<T>(name: string, ask: (handle: WorkflowHandle, runId: string) => Promise<T>): Promise<T> {
+  private query<T>(
+    name: string,
+    ask: (handle: WorkflowHandle, runId: string, memo: unknown) => Promise<T>,
+  ): Promise<T> {
     return this.asking(name, async (handle) => {
-      const { status, runId } = await handle.describe()
+      const { status, runId, memo } = await handle.describe()
       if (status.name === 'COMPLETED') throw poolNotFound(name, `pool '${name}' was deleted`)
       if (status.name !== 'RUNNING')
         throw poolNotFound(name, `workflow ${handle.workflowId} has ended (${status.name.toLowerCase()})`)
-      return ask(handle, runId)
+      return ask(handle, runId, memo)
     })
   }
 
   private update(name: string, update: string, payload: unknown): Promise<PoolStatus> {
-    return this.asking(name, (handle) =>
-      handle.executeUpdate<PoolStatus, [unknown]>(update, { args: [payload] }),
+    return this.asking(name, async (handle) =>
+      this.whole(await handle.executeUpdate<PoolStatus, [unknown]>(update, { args: [payload] })),
     )
   }
 
@@ -431,6 +468,9 @@ export function noWorker(namespace: string, cause?: unknown): FirepoolUnavailabl
     cause === undefined ? undefined : { cause },
   )
 }
+
+/** The shards beside the head. */
+const othersOf = ({ all }: Routes) => Array.from({ length: all - 1 }, (_, i) => i + 1)
 
 const RUN_JOB_OPTIONS = ['v', 'pool', 'job', 'onPodLost', ...ACQUIRE_OPTIONS]
 
