@@ -1,15 +1,27 @@
+import { cpus } from 'node:os'
 import type { WorkerOptions } from '@temporalio/worker'
 import { ACTIVITY } from '../dist/contract/names.js'
+import { shardOfCaller } from '../dist/contract/shards.js'
 import { FirepoolPlugin, shortJobActivities } from '../dist/plugin/index.js'
 import { machine, quantile, round } from './report.js'
-import { createPool, log, run, withBenchWorld } from './world.js'
+import { type BenchWorld, createPool, log, run, withBenchWorld } from './world.js'
 
 export interface LeaseOptions {
   /** local activities of each kind */
   short: number
+  /** callers that acquire at once, of each kind: a multiple of SHARDS; 0: not measured */
+  acquirers: number
+  /** leases that each of them takes in one block */
+  turns: number
 }
 
-export const DEFAULTS: LeaseOptions = { short: 400 }
+export const DEFAULTS: LeaseOptions = { short: 400, acquirers: 12, turns: 8 }
+
+/** The pool that is compared with a whole one has so many. */
+const SHARDS = 4
+const ACQUIRE_BLOCKS = 4
+/** Four shards of a pool, the server and both workers find room on as many. */
+const CORES_WANTED = 8
 
 const BLOCKS = 10
 
@@ -18,7 +30,8 @@ const began: number[] = []
 
 /**
  * Short jobs on a held lease against bare local activities that do the same work without Firepool (post to an HTTP server
- * that starts /bin/true). What an op took is the time between the starts of two local activities of one loop.
+ * that starts /bin/true). What an op took is the time between the starts of two local activities of one loop. Beside it, how
+ * many leases on warm pods a pool of 4 shards grants a second, against a whole one.
  */
 export async function lease(options: LeaseOptions) {
   return await withBenchWorld(
@@ -33,11 +46,16 @@ export async function lease(options: LeaseOptions) {
         ms.bare.push(...(await measured(() => run(world.client, 'localLoop', [each + 1]))))
         ms.short.push(...(await measured(() => run(world.client, 'shortLoop', ['short', 'bench', each + 1]))))
       }
+      const acquires = options.acquirers > 0 ? await acquiresPerSecond(world, options) : null
       const p50 = (kind: keyof typeof ms) => quantile(ms[kind], 0.5)
       return {
         machine: machine(world.server),
         options,
-        ratios: { shortOverLocalActivityP50: round(p50('short') / p50('bare')) },
+        ratios: {
+          shortOverLocalActivityP50: round(p50('short') / p50('bare')),
+          ...(acquires ? { shardedAcquireOverSingle: round(acquires.sharded / acquires.single) } : {}),
+        },
+        ...(acquires ? { acquires: { ...acquires, goal: 2.5, note: coresNote() } } : {}),
         shortMs: Object.fromEntries(
           Object.entries(ms).map(([kind, all]) => [
             kind,
@@ -48,6 +66,43 @@ export async function lease(options: LeaseOptions) {
     },
     (dir, bare) => callerOptions(dir, bare),
   )
+}
+
+/** Callers of each kind take turns on their own warm pods; as many of them belong to each shard. */
+async function acquiresPerSecond({ client }: BenchWorld, { acquirers, turns }: LeaseOptions) {
+  const spec = { budget: acquirers, maxPods: acquirers + 2 * SHARDS }
+  await createPool(client, 'single', spec)
+  await createPool(client, 'sharded', { ...spec, shards: SHARDS })
+  const callers = evenCallers(acquirers)
+  const block = async (pool: string, each: number) => {
+    const from = performance.now()
+    await Promise.all(callers.map((caller) => run(client, 'turnLoop', [pool, caller, each])))
+    return performance.now() - from
+  }
+  log(`acquires: ${acquirers} callers take ${turns} leases each, in alternating blocks`)
+  const ms = { single: 0, sharded: 0 }
+  for (const kind of ['single', 'sharded'] as const) await block(kind, 2)
+  for (let n = 0; n < ACQUIRE_BLOCKS; n++)
+    for (const kind of ['single', 'sharded'] as const) ms[kind] += await block(kind, turns)
+  const rate = (kind: keyof typeof ms) => round((acquirers * turns * ACQUIRE_BLOCKS * 1_000) / ms[kind], 1)
+  return { single: rate('single'), sharded: rate('sharded') }
+}
+
+function evenCallers(count: number): string[] {
+  const left = new Array<number>(SHARDS).fill(count / SHARDS)
+  const callers: string[] = []
+  for (let i = 0; callers.length < count && i < 1_000 * count; i++) {
+    const caller = `bench-${i}`
+    if (left[shardOfCaller(caller, SHARDS)]!-- > 0) callers.push(caller)
+  }
+  return callers
+}
+
+function coresNote(): string {
+  const cores = cpus().length
+  return cores >= CORES_WANTED
+    ? `on ${cores} cores`
+    : `on ${cores} cores: the server, the workers and the pods fill them with one shard already, so the ratio says nothing of ${SHARDS} here`
 }
 
 async function measured(loop: () => Promise<unknown>): Promise<number[]> {

@@ -60,6 +60,15 @@ export async function acquireLoop(pool: string, leases: number): Promise<void> {
   for (let i = 0; i < leases; i++) await openPool(pool, { caller: `${workflowId}-${i}` }).acquire()
 }
 
+/** Takes a lease on the caller's own warm pod and gives it back, again and again. */
+export async function turnLoop(pool: string, caller: string, turns: number): Promise<void> {
+  for (let i = 0; i < turns; i++) {
+    const sandbox = openPool(pool, { caller })
+    await sandbox.acquire()
+    await sandbox.release()
+  }
+}
+
 const bareLocal = proxyLocalActivities<BareActivities>({ startToCloseTimeout: '4s' })
 
 /** Bare local activities, one after the other. */

@@ -176,8 +176,8 @@ export async function createPool(client: Client, name: string, spec: Record<stri
     args: [{ v: 1, spec: checked.value }],
   })
   for (;;) {
-    const { standby } = await handle.query<PoolStatus>(QUERY.status)
-    if (standby.ready >= standby.target) return
+    const { standby, shards } = await handle.query<PoolStatus>(QUERY.status)
+    if (standby.ready >= standby.target && (shards?.routes ?? 1) === checked.value.shards) return
     await new Promise((resolve) => setTimeout(resolve, 100))
   }
 }

@@ -1,0 +1,27 @@
+import { expect, it } from 'vitest'
+import { aSpec, World } from '../../test/support/broker-world.js'
+import type { ShardOrder } from '../contract/pool.js'
+import { poolPage } from './pool-page.js'
+
+it('says which of its shards a page is of, and names the others', () => {
+  const head = new World({ spec: aSpec({ name: 'cpu', budget: 6, shards: 3 }) })
+  const orders: ShardOrder[] = []
+  head.tellShard = (order) => {
+    orders.push(order)
+    return { kind: 'shardTold', report: { v: 1, held: 0, pods: 0, leases: 0, waiting: 0 } }
+  }
+  head.advance(1_000)
+  const page = poolPage(head.state, head.now)
+  expect(page).toContain('This is shard 0 of 3')
+  expect(page).toContain('The others are pool/cpu.1, pool/cpu.2.')
+  const order = orders.find(({ index }) => index === 2)!
+  const shard = new World({ spec: order.spec })
+  shard.send({ kind: 'shard', order })
+  shard.advance(100)
+  expect(poolPage(shard.state, shard.now)).toContain('This is shard 2 of pool cpu, whose first is pool/cpu.')
+})
+
+it('says nothing of shards on the page of a whole pool', () => {
+  const whole = new World({ spec: aSpec({ name: 'cpu' }) })
+  expect(poolPage(whole.state, whole.now)).not.toMatch(/shard/i)
+})
