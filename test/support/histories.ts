@@ -33,9 +33,12 @@ export function workflowOf({ events }: JsonHistory): { type: string; workflowId:
   return { type: started.workflowType.name, workflowId: started.workflowId }
 }
 
-/** Replaces all recorded histories, one event a line, so that a new recording shows as a readable change. */
-export function writeHistories(histories: ReadonlyMap<string, JsonHistory>): void {
-  rmSync(HISTORIES, { recursive: true, force: true })
+/**
+ * Replaces all recorded histories, one event a line, so that a new recording shows as a readable change.
+ * @param beside those that were not recorded now stay
+ */
+export function writeHistories(histories: ReadonlyMap<string, JsonHistory>, beside = false): void {
+  if (!beside) rmSync(HISTORIES, { recursive: true, force: true })
   mkdirSync(HISTORIES, { recursive: true })
   for (const [name, { events }] of histories) {
     const lines = events.map((event) => JSON.stringify(event)).join(',\n')

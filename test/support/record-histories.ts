@@ -2,11 +2,12 @@
  * Records test/histories anew: `npm run record-histories`. Real runs on a real server, each scenario checked to have
  * taken the path that its history is there for.
  *
- * Recording replaces what older releases recorded. Once a release is out, keep its files and record beside them.
+ * Recording replaces what older releases recorded. Once a release is out, keep its files and record beside them: with the
+ * argument `shards` only those of pools with shards are recorded, beside the others.
  */
 import type { History } from '@temporalio/common/lib/proto-utils.js'
 import { createFirepoolClient } from '../../dist/client/index.js'
-import type { LeaseEnd } from '../../dist/contract/index.js'
+import { type LeaseEnd, shardOfCaller } from '../../dist/contract/index.js'
 import type { Ran } from './callers.js'
 import { historyText, type JsonHistory, published, writeHistories } from './histories.js'
 import { holderOf, marker } from './holder.js'
@@ -17,8 +18,19 @@ const KEEP_ALIVE_MS = 3_000
 
 /** Written all at once at the end: a scenario that failed leaves the old ones. */
 const recorded = new Map<string, JsonHistory>()
+const onlyShards = process.argv[2] === 'shards'
 const world = await makeWorld({ plugin: true })
 try {
+  await shards()
+  if (!onlyShards) await whole()
+  writeHistories(recorded, onlyShards)
+  console.error(`recorded: ${[...recorded.keys()].sort().join(', ')}`)
+} finally {
+  await world.close()
+}
+
+/** A pool that is whole, and all that its callers may meet. */
+async function whole(): Promise<void> {
   const pool = await world.pool(POOL, { budget: 2, standby: 1, keepAliveMs: KEEP_ALIVE_MS })
   const firstRun = (await pool.handle.describe()).runId
   await grants(pool)
@@ -43,10 +55,45 @@ try {
     firstRun,
   )
   await record('pool-carried-and-deleted', pool.handle.workflowId, 'EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED')
-  writeHistories(recorded)
-  console.error(`recorded: ${[...recorded.keys()].sort().join(', ')}`)
-} finally {
-  await world.close()
+}
+
+/** A pool of two shards that continues as new, loses one while a caller waits there, and is deleted. */
+async function shards(): Promise<void> {
+  const firepool = createFirepoolClient({ client: world.client })
+  const spec = { name: 'split', budget: 2, keepAliveMs: KEEP_ALIVE_MS }
+  await firepool.applyPool({ ...spec, shards: 2 })
+  const routes = (n: number) =>
+    waitUntil(`requests go to ${n} shards`, async () => {
+      const { shards } = await firepool.describePool('split')
+      return (shards?.routes ?? 1) === n && (shards?.all ?? 1) === n
+    })
+  await routes(2)
+  const head = world.client.workflow.getHandle('pool/split')
+  const { runId } = await head.describe()
+  await head.executeUpdate('firepool.upgrade')
+  await waitUntil('the head continued as new', async () => (await head.describe()).runId !== runId)
+  const callers = Array.from({ length: 40 }, (_, i) => `kim${i}`).filter(
+    (name) => shardOfCaller(name, 2) === 1,
+  )
+  const mark = marker()
+  const holder = await holderOf(world, 'split', { caller: callers[0]! })
+  await holder.job('sleep 5', { env: { MARK: mark } })
+  await waitUntil('the job runs', () => processWith(mark).length > 0)
+  const waiter = await holderOf(world, 'split', { caller: callers[1]! })
+  await waiter.job('true')
+  await waitUntil('it waits', async () => (await firepool.describePool('split')).queue.capacity === 1)
+  await firepool.applyPool({ ...spec, shards: 1 })
+  await waiter.nth(1)
+  for (const each of [waiter, holder]) {
+    await each.finish()
+    await each.handle.result()
+  }
+  await routes(1)
+  await firepool.deletePool('split', { force: true })
+  await record('lease-moved', await leaseOf(callers[1]!, 'released'), 'ShardMoved')
+  await record('pool-head-continued', head.workflowId, 'firepool.tellShards', runId)
+  await record('pool-head-deleted', head.workflowId, 'firepool.tellShards')
+  await record('pool-shard-left', 'pool/split.1', 'EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED')
 }
 
 /** Keeps the history of a run, which must contain `proof` (an event type, or a text of a payload). */
