@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs'
 import { cpus } from 'node:os'
 import type { WorkerOptions } from '@temporalio/worker'
 import { ACTIVITY } from '../dist/contract/names.js'
@@ -69,23 +70,35 @@ export async function lease(options: LeaseOptions) {
 }
 
 /** Callers of each kind take turns on their own warm pods; as many of them belong to each shard. */
-async function acquiresPerSecond({ client }: BenchWorld, { acquirers, turns }: LeaseOptions) {
+async function acquiresPerSecond({ client, serverPid }: BenchWorld, { acquirers, turns }: LeaseOptions) {
   const spec = { budget: acquirers, maxPods: acquirers + 2 * SHARDS }
   await createPool(client, 'single', spec)
   await createPool(client, 'sharded', { ...spec, shards: SHARDS })
   const callers = evenCallers(acquirers)
   const block = async (pool: string, each: number) => {
     const from = performance.now()
+    const busy = cpuMs(serverPid)
     await Promise.all(callers.map((caller) => run(client, 'turnLoop', [pool, caller, each])))
-    return performance.now() - from
+    return { wall: performance.now() - from, cpu: cpuMs(serverPid) - busy }
   }
   log(`acquires: ${acquirers} callers take ${turns} leases each, in alternating blocks`)
-  const ms = { single: 0, sharded: 0 }
+  const ms = { single: { wall: 0, cpu: 0 }, sharded: { wall: 0, cpu: 0 } }
   for (const kind of ['single', 'sharded'] as const) await block(kind, 2)
   for (let n = 0; n < ACQUIRE_BLOCKS; n++)
-    for (const kind of ['single', 'sharded'] as const) ms[kind] += await block(kind, turns)
-  const rate = (kind: keyof typeof ms) => round((acquirers * turns * ACQUIRE_BLOCKS * 1_000) / ms[kind], 1)
-  return { single: rate('single'), sharded: rate('sharded') }
+    for (const kind of ['single', 'sharded'] as const) {
+      const { wall, cpu } = await block(kind, turns)
+      ms[kind].wall += wall
+      ms[kind].cpu += cpu
+    }
+  const rate = (kind: keyof typeof ms) =>
+    round((acquirers * turns * ACQUIRE_BLOCKS * 1_000) / ms[kind].wall, 1)
+  const busy = (kind: keyof typeof ms) => round(ms[kind].cpu / ms[kind].wall, 2)
+  return {
+    single: rate('single'),
+    sharded: rate('sharded'),
+    /** of the server and of both workers; the pods beside them */
+    busyCores: { single: busy('single'), sharded: busy('sharded') },
+  }
 }
 
 function evenCallers(count: number): string[] {
@@ -98,11 +111,22 @@ function evenCallers(count: number): string[] {
   return callers
 }
 
+/** Ticks of CPU in /proc are hundredths of a second. */
+const TICK_MS = 10
+
+/** CPU that the server and this process, in which both workers run, have used. */
+function cpuMs(serverPid: number): number {
+  const { user, system } = process.cpuUsage()
+  const stat = readFileSync(`/proc/${serverPid}/stat`, 'utf8')
+  const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
+  return (user + system) / 1_000 + (Number(fields[11]) + Number(fields[12])) * TICK_MS
+}
+
 function coresNote(): string {
   const cores = cpus().length
   return cores >= CORES_WANTED
     ? `on ${cores} cores`
-    : `on ${cores} cores: the server, the workers and the pods fill them with one shard already, so the ratio says nothing of ${SHARDS} here`
+    : `on ${cores} cores: where busyCores comes near to that with one shard already, ${SHARDS} of them cannot show what they do`
 }
 
 async function measured(loop: () => Promise<unknown>): Promise<number[]> {

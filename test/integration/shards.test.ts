@@ -206,3 +206,34 @@ test('delete refuses while any shard has a lease, and with force removes them al
   await holder.signal(SIGNAL.endSession).catch(() => undefined)
   await holder.terminate()
 })
+
+test('a worker that is killed while a pool is split anew loses no job, no lease and no shard', async () => {
+  const crashing = await makeWorld({ workerProcess: true })
+  try {
+    const client = createFirepoolClient({ client: crashing.client })
+    const spec = { name: 'crash', budget: 4, keepAliveMs: 2_000 }
+    await client.applyPool({ ...spec, shards: 1 })
+    const loops = await Promise.all(
+      Array.from({ length: 4 }, (_, i) =>
+        crashing.start<Ran[]>('loop', [
+          { pool: 'crash', caller: `agent-${i}`, jobs: Array(6).fill({ command: 'sleep 0.5; echo done' }) },
+        ]),
+      ),
+    )
+    for (const shards of [3, 1]) {
+      await client.applyPool({ ...spec, shards })
+      await crashing.killWorker()
+      await crashing.startWorker()
+    }
+    for (const handle of loops) {
+      const ran: Ran[] = await handle.result()
+      expect(ran.map(({ result }) => result.stdout)).toEqual(Array(6).fill('done\n'))
+    }
+    await waitUntil('one shard, nothing held', async () => {
+      const { shards, leases, budget } = await client.describePool('crash')
+      return (shards?.all ?? 1) === 1 && leases === 0 && budget.held === 0
+    })
+  } finally {
+    await crashing.close()
+  }
+})
