@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs'
-import { cpus } from 'node:os'
+import { cpus, loadavg } from 'node:os'
 import type { WorkerOptions } from '@temporalio/worker'
 import { ACTIVITY } from '../dist/contract/names.js'
 import { shardOfCaller } from '../dist/contract/shards.js'
@@ -122,11 +122,15 @@ function cpuMs(serverPid: number): number {
   return (user + system) / 1_000 + (Number(fields[11]) + Number(fields[12])) * TICK_MS
 }
 
+/** What the ratio can be taken for, on this machine at this moment. */
 function coresNote(): string {
   const cores = cpus().length
-  return cores >= CORES_WANTED
-    ? `on ${cores} cores`
-    : `on ${cores} cores: where busyCores comes near to that with one shard already, ${SHARDS} of them cannot show what they do`
+  const load = round(loadavg()[0]!, 1)
+  const says =
+    cores >= CORES_WANTED && load <= cores
+      ? 'the goal applies'
+      : `no room for ${SHARDS} shards, the goal says nothing`
+  return `on ${cores} cores under a load of ${load}: ${says}`
 }
 
 async function measured(loop: () => Promise<unknown>): Promise<number[]> {
