@@ -37,6 +37,16 @@ export default defineConfig({
       },
       {
         test: {
+          name: 'soak',
+          include: ['test/soak/**/*.test.ts'],
+          testTimeout: 600_000,
+          fileParallelism: false,
+          ...REAL,
+          globalSetup: ['test/support/temporal-setup.ts'],
+        },
+      },
+      {
+        test: {
           name: 'production',
           include: ['test/production/**/*.test.ts'],
           testTimeout: 240_000,

@@ -17,7 +17,9 @@ import {
   uuid4,
   workflowInfo,
 } from '@temporalio/workflow'
-import { ACTIVITY, QUEUE, WORKFLOW } from '../../dist/contract/names.js'
+import type { Grant, LeaseEnd } from '../../dist/contract/lease.js'
+import { TIMEOUT } from '../../dist/contract/limits.js'
+import { ACTIVITY, QUEUE, SIGNAL, WORKFLOW } from '../../dist/contract/names.js'
 import {
   type JobResult,
   type JobSpec,
@@ -138,6 +140,58 @@ export async function cancelOne(input: {
   return { cancelled, after: await sandbox.run(input.after) }
 }
 
+/** Cancels its own job by a scope when it is told to, and then uses the sandbox again. */
+export async function cancelWhenTold(input: {
+  pool: string
+  long: JobSpec
+  after: JobSpec
+}): Promise<{ heard: string; after: JobResult }> {
+  const sandbox = openPool(input.pool)
+  const scope = new CancellationScope()
+  setHandler(finish, () => scope.cancel())
+  const heard = await scope
+    .run(() => sandbox.run(input.long))
+    .then(
+      () => 'a result',
+      (error: unknown) => (isCancellation(error) ? 'the cancel' : String(error)),
+    )
+  return { heard, after: await sandbox.run(input.after) }
+}
+
+/** Holds a pod, and posts so many jobs to it at once, each by an activity of its own. */
+export async function crowd(input: {
+  pool: string
+  caller: string
+  jobs: number
+  job: JobSpec
+}): Promise<void> {
+  const sandbox = openPool(input.pool, { caller: input.caller })
+  await sandbox.acquire()
+  // The runner lets one job run and keeps the others waiting, connected all the time.
+  await sandbox.run({ command: 'true' })
+  const grant = sandbox.lastGrant
+  await Promise.all(
+    Array.from({ length: input.jobs }, (_, n) =>
+      activity(ACTIVITY.run, { v: 1, grant, jobId: `${input.caller}/${n}`, job: input.job }),
+    ),
+  )
+}
+
+export const heardQuery = defineQuery<{ grants: Grant[]; ends: LeaseEnd[] }>('heard')
+
+/** Takes down what a pool tells it, as holder and lease workflow of requests that a test sends by hand. */
+export async function listener(): Promise<void> {
+  const heard: { grants: Grant[]; ends: LeaseEnd[] } = { grants: [], ends: [] }
+  let over = false
+  setHandler(defineSignal<[Grant]>(SIGNAL.grant), (grant) => void heard.grants.push(grant))
+  setHandler(defineSignal<[LeaseEnd]>(SIGNAL.ended), (end) => void heard.ends.push(end))
+  setHandler(heardQuery, () => heard)
+  setHandler(finish, () => {
+    over = true
+  })
+  await condition(() => over)
+}
+
 /** Gives a sandbox a job that Temporal would refuse as a payload. */
 export async function largeJob(input: { pool: string; bytes: number }): Promise<string> {
   const sandbox = openPool(input.pool)
@@ -187,10 +241,23 @@ export async function race(input: {
 }
 
 /** Acquires as a caller in another SDK does: a lease workflow as a child, its grant as the result of an activity. */
-export async function byToken(input: { pool: string; job: JobSpec }): Promise<JobResult> {
+export async function byToken(input: {
+  pool: string
+  job: JobSpec
+  acquireTimeout?: string
+}): Promise<JobResult> {
   const leaseId = uuid4()
   const lease = await startChild(WORKFLOW.lease, {
-    args: [{ v: 1, pool: input.pool, leaseId, caller: 'by-token', replyTo: 'token' }],
+    args: [
+      {
+        v: 1,
+        pool: input.pool,
+        leaseId,
+        caller: 'by-token',
+        replyTo: 'token',
+        ...(input.acquireTimeout ? { acquireTimeout: input.acquireTimeout } : {}),
+      },
+    ],
     workflowId: `lease/by-token/${leaseId}`,
     taskQueue: QUEUE.workflows,
     parentClosePolicy: ParentClosePolicy.REQUEST_CANCEL,
@@ -208,6 +275,7 @@ export function activity(name: string, input: unknown, taskQueue: string = QUEUE
     taskQueue,
     startToCloseTimeout: '2m',
     retry: { backoffCoefficient: 1 },
+    ...(name === ACTIVITY.run ? { heartbeatTimeout: TIMEOUT.runHeartbeatMs } : {}),
   })
   return activities[name]!(input)
 }

@@ -39,6 +39,8 @@ export interface World {
   dir: string
   /** Creates a pool and waits until its standbys are ready. */
   pool(name: string, spec?: Record<string, unknown>, input?: Partial<PoolInput>): Promise<PoolHandle>
+  /** One that runs already. */
+  existing(name: string): PoolHandle
   start<T>(
     workflow: string,
     args: unknown[],
@@ -128,14 +130,8 @@ export async function makeWorld(options: WorldOptions = {}): Promise<World> {
     async startWorker() {
       if ('startAgain' in firepool) await firepool.startAgain()
     },
-    async pool(name, given = {}, input = {}) {
-      const checked = checkPoolSpec({ v: 1, name, budget: 4, standby: 1, ...given })
-      if (checked.problem) throw new Error(checked.problem.message)
-      const handle = await client.workflow.start(WORKFLOW.pool, {
-        workflowId: poolWorkflowId(name),
-        taskQueue: QUEUE.workflows,
-        args: [{ v: 1, spec: checked.value, ...input } satisfies PoolInput],
-      })
+    existing(name) {
+      const handle = client.workflow.getHandle(poolWorkflowId(name))
       const status = () => handle.query<PoolStatus>(QUERY.status)
       const until = async (what: string, check: (status: PoolStatus) => boolean) => {
         let last: PoolStatus | null = null
@@ -148,7 +144,17 @@ export async function makeWorld(options: WorldOptions = {}): Promise<World> {
           throw new Error(`${(error as Error).message}; the pool's last status: ${JSON.stringify(last)}`)
         }
       }
-      const pool = { name, handle: client.workflow.getHandle(poolWorkflowId(name)), status, until }
+      return { name, handle, status, until }
+    },
+    async pool(name, given = {}, input = {}) {
+      const checked = checkPoolSpec({ v: 1, name, budget: 4, standby: 1, ...given })
+      if (checked.problem) throw new Error(checked.problem.message)
+      await client.workflow.start(WORKFLOW.pool, {
+        workflowId: poolWorkflowId(name),
+        taskQueue: QUEUE.workflows,
+        args: [{ v: 1, spec: checked.value, ...input } satisfies PoolInput],
+      })
+      const pool = world.existing(name)
       await pool.until('standbys are ready', (s) => s.standby.ready >= s.standby.target)
       return pool
     },
@@ -181,21 +187,48 @@ export async function makeWorld(options: WorldOptions = {}): Promise<World> {
   return world
 }
 
+/** What a worker process does wrong, and on purpose; see worker-faults.mjs. */
+export interface WorkerFaults {
+  stops?: Stop[]
+  twice?: boolean
+  /** jobs that it takes at once */
+  jobSlots?: number
+}
+
+export interface Stop {
+  pool: string
+  does: string
+  when: 'before' | 'after'
+  answer?: Record<string, unknown>
+}
+
+/** One more worker of Firepool, in a process of its own that is polling already. */
+export function forkWorker(
+  address: string,
+  namespace: string,
+  dir: string,
+  faults?: WorkerFaults,
+): Promise<ChildProcess> {
+  return new Promise((resolve, reject) => {
+    const child = fork(fileURLToPath(new URL('./worker-process.mjs', import.meta.url)), [
+      address,
+      namespace,
+      dir,
+      ...(faults ? [JSON.stringify(faults)] : []),
+    ])
+    child.on('message', (message) => {
+      if (message === 'ready') resolve(child)
+    })
+    child.once('exit', (code) => reject(new Error(`the worker process ended with ${code}`)))
+  })
+}
+
 /** Firepool's worker in a child process, with a client and a view of its pods from here. */
 async function workerProcess(address: string, namespace: string, dir: string) {
   const connection = await Connection.connect({ address })
   const client = new Client({ connection, namespace })
   const backend = createLocalBackend({ dir, brokerPublicKey: loadKeys(join(dir, 'keys')).publicKeyBase64 })
-  const start = () =>
-    new Promise<ChildProcess>((resolve, reject) => {
-      const child = fork(fileURLToPath(new URL('./worker-process.mjs', import.meta.url)), [
-        address,
-        namespace,
-        dir,
-      ])
-      child.once('message', () => resolve(child))
-      child.once('exit', (code) => reject(new Error(`the worker process ended with ${code}`)))
-    })
+  const start = () => forkWorker(address, namespace, dir)
   let child = await start()
   const kill = async () => {
     if (child.exitCode !== null || child.signalCode !== null) return
