@@ -1,4 +1,4 @@
-import type { Context } from '@temporalio/activity'
+import { activityInfo, type Context } from '@temporalio/activity'
 
 const HEARTBEAT_MS = 1_000
 
@@ -10,4 +10,10 @@ export async function beating<T>(context: Context, details: unknown, work: Promi
   } finally {
     clearInterval(timer)
   }
+}
+
+/** Whether an earlier attempt may have done something: an operator's reset counts attempts from 1 again, and keeps their word. */
+export function isLaterAttempt(): boolean {
+  const { attempt, heartbeatDetails } = activityInfo()
+  return attempt > 1 || (heartbeatDetails !== undefined && heartbeatDetails !== null)
 }

@@ -9,7 +9,7 @@ import type { RunOnceInput, RunOnceResult } from '../contract/run.js'
 import { RunnerUnreachable } from '../runner/client.js'
 import { bind } from './deliver.js'
 import { activityFailure } from './failure.js'
-import { beating } from './heartbeat.js'
+import { beating, isLaterAttempt } from './heartbeat.js'
 import { type RunDeps, runGranted, sendRelease } from './run.js'
 import type { ShardRoutes } from './shard-routes.js'
 
@@ -21,24 +21,31 @@ const ACQUIRE_MS = 10_000
  * itself, and runs the job. No signal, no delivery and no workflow task of the caller lies between.
  */
 export function createRunOnce(deps: RunDeps & { shards: ShardRoutes }) {
-  const { client, shards } = deps
+  const { shards } = deps
   return async (input: RunOnceInput): Promise<RunOnceResult> => {
     const { pool, jobId, request, releaseAfter, job } = input
     const context = Context.current()
-    const { attempt, heartbeatDetails } = activityInfo()
-    const known = (heartbeatDetails as { grant?: Grant } | undefined)?.grant
+    const { heartbeatDetails } = activityInfo()
+    const earlier = heartbeatDetails as { grant?: Grant; at?: string } | undefined
+    const known = earlier?.grant
+    const again = isLaterAttempt()
+    const beat = { v: 1, jobId } as const
     const asked: Asked = known
       ? { at: known.pool, acquired: { v: 1, outcome: 'granted', grant: known } }
-      : await beating(context, { v: 1, jobId }, acquireRouted(client, shards, input))
+      : await beating(
+          context,
+          beat,
+          askShard(deps, input, again, earlier?.at, (at) => context.heartbeat({ ...beat, at })),
+        )
     const { at, acquired } = asked
     if (acquired.outcome === 'waiting') return { v: 1, outcome: 'waiting', ...(at === pool ? {} : { at }) }
     if (acquired.outcome === 'refused') {
       // It asks again, and then the caller's new shard.
       if (acquired.problem.details?.reason === 'ShardMoved') shards.forget(pool)
-      throw activityFailure(acquired.problem)
+      throw activityFailure(refusalOf(acquired.problem, again))
     }
     const { grant } = acquired
-    if (!known) await beating(context, { v: 1, jobId }, bindUnlessBound(deps, grant, request, attempt > 1))
+    if (!known) await beating(context, { v: 1, jobId }, bindUnlessBound(deps, grant, request, again))
     const run = checkRunInput({ v: 1, grant, jobId, job, releaseAfter }, jobId)
     if (run.problem) throw activityFailure(run.problem)
     return { v: 1, outcome: 'ran', result: await runGranted(deps, run.value, { v: 1, jobId, grant }) }
@@ -51,30 +58,60 @@ interface Asked {
   acquired: Acquired
 }
 
-/** Asks the caller's shard. One that is gone is asked no more: what is known of the shards is read anew. */
-async function acquireRouted(client: Client, shards: ShardRoutes, input: RunOnceInput): Promise<Asked> {
-  const { pool, request } = input
+/**
+ * Asks the caller's shard; a later attempt asks the one that the first had asked, because only that one knows what became
+ * of the request. A shard that is gone is asked no more: what is known of the shards is read anew.
+ * @param tell leaves word for a later attempt, before a shard other than the head is asked
+ */
+async function askShard(
+  { client, shards }: { client: Client; shards: ShardRoutes },
+  { pool, request }: RunOnceInput,
+  again: boolean,
+  askedBefore: string | undefined,
+  tell: (at: string) => void,
+): Promise<Asked> {
   const route = () => client.withDeadline(Date.now() + ACQUIRE_MS, () => shards.shardOf(pool, request.caller))
-  let at: string
+  const isGone = (at: string, acquired: Acquired) =>
+    at !== pool && acquired.outcome === 'refused' && acquired.problem.code === 'PoolNotFound'
+  if (again) {
+    const at = askedBefore ?? pool
+    const acquired = await acquire(client, at, request, again)
+    return {
+      at,
+      acquired: isGone(at, acquired) ? { v: 1, outcome: 'refused', problem: moved(pool) } : acquired,
+    }
+  }
   try {
-    at = await route()
-    const acquired = await acquire(client, at, request)
-    if (at === pool || acquired.outcome !== 'refused' || acquired.problem.code !== 'PoolNotFound')
-      return { at, acquired }
+    let at = await route()
+    if (at !== pool) tell(at)
+    let acquired = await acquire(client, at, request, again)
+    if (!isGone(at, acquired)) return { at, acquired }
     shards.forget(pool)
     at = await route()
+    if (at !== pool) tell(at)
+    acquired = await acquire(client, at, request, again)
+    if (!isGone(at, acquired)) return { at, acquired }
+    // Not there yet, or started again in a moment: by signal then.
   } catch {
     // The server is busy or away: by signal then, which is tried for longer.
-    return { at: pool, acquired: { v: 1, outcome: 'waiting' } }
   }
-  const acquired = await acquire(client, at, request)
-  // Not there yet, or started again in a moment.
-  const missing = at !== pool && acquired.outcome === 'refused' && acquired.problem.code === 'PoolNotFound'
-  return missing ? { at: pool, acquired: { v: 1, outcome: 'waiting' } } : { at, acquired }
+  return { at: pool, acquired: { v: 1, outcome: 'waiting' } }
 }
 
-/** The update's id is the lease's: an attempt that comes again gets the same answer. */
-async function acquire(client: Client, pool: string, request: LeaseRequest): Promise<Acquired> {
+/** The shard of the first attempt has left; it leaves once it holds no lease. */
+function moved(pool: string): Problem {
+  return problem('LeaseRevoked', `the shard of this caller in pool ${pool} has moved; ask again`, {
+    reason: 'ShardMoved',
+  })
+}
+
+/** The update's id is the lease's: an attempt that comes again gets the same answer, until the pool continues as new. */
+async function acquire(
+  client: Client,
+  pool: string,
+  request: LeaseRequest,
+  again: boolean,
+): Promise<Acquired> {
   const handle = client.workflow.getHandle(poolWorkflowId(pool))
   try {
     return await client.withDeadline(Date.now() + ACQUIRE_MS, () =>
@@ -85,9 +122,34 @@ async function acquire(client: Client, pool: string, request: LeaseRequest): Pro
     )
   } catch (error) {
     const refused = refusal(error, pool)
-    // Everything else (the server's limits on updates, a pool without a worker) is a matter of time: by signal then.
-    return refused ? { v: 1, outcome: 'refused', problem: refused } : { v: 1, outcome: 'waiting' }
+    if (refused) return { v: 1, outcome: 'refused', problem: refused }
+    // Everything else (the server's limits on updates, a pool without a worker) is a matter of time: by signal then. But a
+    // request that an earlier attempt was granted would hear that it has ended, and be asked anew as if nothing had run.
+    if (again) throw unanswered(pool)
+    return { v: 1, outcome: 'waiting' }
   }
+}
+
+/** The next attempt asks the pool again. */
+function unanswered(pool: string): ApplicationFailure {
+  return ApplicationFailure.create({
+    type: 'PoolUnanswered',
+    message: `pool ${pool} did not answer; only it can tell what became of an earlier attempt, which is asked again`,
+  })
+}
+
+/**
+ * LeaseRevoked promises that the job never started: a lease that has ended since an earlier attempt asked for it may
+ * have been granted to that attempt, and have run the job.
+ */
+function refusalOf(refused: Problem, again: boolean): Problem {
+  if (!again || refused.code !== 'LeaseRevoked') return refused
+  const reason = 'its lease ended, and the worker that ran it was lost before it reported'
+  return problem(
+    'PodLost',
+    `the pod of this job is not known any more (${reason}); the job may have started there. Run it again if that is safe, or set onPodLost: 'rerun'`,
+    { reason },
+  )
 }
 
 function refusal(error: unknown, pool: string): Problem | null {

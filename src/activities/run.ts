@@ -11,7 +11,7 @@ import type { RunInput } from '../contract/run.js'
 import { createRunnerClient, jobDigest, type RunnerClient, RunnerUnreachable } from '../runner/client.js'
 import type { Signer } from '../token/token.js'
 import { activityFailure, podLost } from './failure.js'
-import { beating } from './heartbeat.js'
+import { beating, isLaterAttempt } from './heartbeat.js'
 import { CONTROL_MS } from './pods.js'
 
 export interface RunDeps {
@@ -100,7 +100,7 @@ async function postJob(runner: RunnerClient, input: CheckedRun, signal: AbortSig
   const { grant, jobId, job } = input
   const digest = jobDigest(job)
   // An earlier attempt, or a local activity before it, may have been accepted by the runner.
-  let mayHaveStarted = input.posted === true || activityInfo().attempt > 1
+  let mayHaveStarted = input.posted === true || isLaterAttempt()
   let refused = 0
   // The runner ends a job at its limit. One that still says nothing long after that does not run any more.
   const silentAt = Date.now() + (durationMs(job.timeout) ?? TIMEOUT.jobMs) + SILENCE_MS

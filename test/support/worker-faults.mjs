@@ -30,7 +30,8 @@ export function wrapWorkers({ stops = [], twice = false }, report) {
           stops.find((stop) => stop.when === when && deeds.some((deed) => matches(stop, deed, done)))
         const before = stopsAt('before')
         if (before) await standStill(() => report({ stopped: before }))
-        if (twice) {
+        // firepool.runOnce knows by the number of its attempt whether one came before it, and no attempt is handed out twice.
+        if (twice && name !== 'firepool.runOnce') {
           await activity(input).catch(() => undefined)
           for (const { does } of deeds) report({ twice: does })
         }
