@@ -40,7 +40,7 @@ beforeAll(async () => {
   await early.nth(1)
 })
 afterAll(async () => {
-  for (const { child } of workers) await killed(child)
+  await killAll()
   // Pools are deleted by a worker.
   await world?.startWorker()
   await world?.close()
@@ -76,6 +76,12 @@ async function killed(child: ChildProcess): Promise<void> {
   const gone = new Promise((resolve) => child.once('exit', resolve))
   child.kill('SIGKILL')
   await gone
+}
+
+/** Also those that a test which failed has left. */
+async function killAll(): Promise<void> {
+  await world?.killWorker()
+  for (const { child } of workers) await killed(child)
 }
 
 const lines = (file: string) => {
@@ -140,7 +146,7 @@ const takenUpAgain = (handle: WorkflowHandle, by: WorkerOfTest) =>
 
 test('a worker that is suspended past its heartbeat and comes back: the job started once, the result is right', async () => {
   const pool = await poolOf('suspended')
-  await world.killWorker()
+  await killAll()
   // With its only slot taken it waits for no other job: the server would hand the next attempts to it, and wait each time.
   const first = await startWorker({ jobSlots: 1 })
   const holder = await holderOf(world, 'suspended')
@@ -159,7 +165,6 @@ test('a worker that is suspended past its heartbeat and comes back: the job star
   expect(lines(filesOf('suspended').jobs)).toEqual(['job', 'next'])
   await holder.finish()
   await expectNothingLeft(pool)
-  await killed(second.child)
 })
 
 /** An effect that was carried out and not reported: how it comes to that, and what must be so when another worker took over. */
@@ -377,7 +382,7 @@ describe('a worker that is killed between what it did and its report of it', () 
   let toCancel: WorkflowHandle
 
   beforeAll(async () => {
-    await world.killWorker()
+    await killAll()
     const stops = Object.entries(CASES).map(
       ([what, { does, answer }]): Stop => ({
         pool: nameOf(what),
@@ -464,7 +469,7 @@ describe('a worker that is killed between what it did and its report of it', () 
 })
 
 test('a result that nobody has collected survives a drain and another lost worker', async () => {
-  for (const { child } of workers) await killed(child)
+  await killAll()
   const first = await startWorker()
   const pool = await poolOf('uncollected', { keepAliveMs: 300 })
   const holder = await holderOf(world, 'uncollected')
@@ -481,13 +486,12 @@ test('a result that nobody has collected survives a drain and another lost worke
     ['run', 'drain'].every((what) => second.stopped.some(({ does }) => does === what)),
   )
   await killed(second.child)
-  const third = await startWorker()
+  await startWorker()
   expect((await holder.nth(1)).result.stdout).toBe('job\nend\n')
   expect(lines(filesOf('uncollected').jobs)).toEqual(['job', 'end'])
   expect((await pool.status()).ends).toMatchObject({ podLost: 0, failed: 0 })
   await holder.finish()
   await expectNothingLeft(pool)
-  await killed(third.child)
 })
 
 describe('a request that comes again', () => {
@@ -502,6 +506,7 @@ describe('a request that comes again', () => {
   }
 
   beforeAll(async () => {
+    await killAll()
     await world.startWorker()
     pool = await poolOf('again', { budget: 3, standby: 1, keepAliveMs: 600_000 })
     listener = await world.start('listener', [])
@@ -581,6 +586,11 @@ describe('more jobs at once than a Temporal worker takes by default (100)', () =
   const PODS = 6
   /** One runs and the others wait in the runner: each of them occupies a slot of the worker. */
   const JOBS_OF_POD = 17
+
+  beforeAll(async () => {
+    await killAll()
+    await world.startWorker()
+  })
 
   test('hold up neither pods nor drains nor the jobs of others', async () => {
     const crowded = await poolOf('crowded', { budget: PODS + 1, standby: 1, maxPods: PODS + 3 })

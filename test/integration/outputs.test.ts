@@ -79,8 +79,25 @@ test.each([
     expect(again.pod).toBe(pod)
     expect(again.result.stdout).toBe(sums.join(''))
 
-    const [peak, base] = [pod, less.pod].map((each) => peakKiB(runnerOf(each)))
-    expect(peak! - base!).toBeLessThan(MORE_KIB)
+    expect(peakKiB(runnerOf(pod)) - peakKiB(runnerOf(less.pod))).toBeLessThan(MORE_KIB)
     for (const holder of [small, large]) await holder.finish()
   },
 )
+
+test('256 MiB take the runner no more memory than that', async () => {
+  const bytes = 256 * 1024 ** 2
+  expect(bytes / 1024).toBeGreaterThan(3 * MORE_KIB)
+  await world.pool('outputs-large', { standby: 2 })
+  const small = await holderOf(world, 'outputs-large', { caller: 'small' })
+  await small.job('seq 1000')
+  const less = await small.nth(1)
+  const large = await holderOf(world, 'outputs-large', { caller: 'large' })
+  await large.job(`seq ${bytes} | head -c ${bytes}`)
+  const { pod, result } = await large.nth(1)
+  const { file, ...about } = result.output.stdout
+  expect(about).toEqual({ bytes, truncated: true })
+  expect(peakKiB(runnerOf(pod)) - peakKiB(runnerOf(less.pod))).toBeLessThan(MORE_KIB)
+  await large.job(`seq ${bytes} | head -c ${bytes} | cmp - ${file}`)
+  expect((await large.nth(2)).result).toMatchObject({ pod, exitCode: 0 })
+  for (const holder of [small, large]) await holder.finish()
+})
