@@ -117,11 +117,13 @@ function poolOf(name: string, spec: Record<string, unknown> = {}): Promise<PoolH
 async function expectNothingLeft(pool: PoolHandle): Promise<void> {
   const { podsCreated } = await pool.until(
     'zero leases, nothing on its way',
-    (s) => s.leases === 0 && s.queue.capacity === 0 && s.queue.slotBusy === 0 && s.effectsInFlight === 0,
+    ({ leases, queue, effectsInFlight, pods }) =>
+      leases + queue.capacity + queue.slotBusy + effectsInFlight + pods.starting === 0,
   )
   const created = lines(filesOf(pool.name).pods)
   expect(new Set(created).size, `${pool.name}: ${created}`).toBe(created.length)
-  expect(podsCreated, pool.name).toBe(created.length)
+  // One that was not needed any more may have been deleted before it wrote.
+  expect(created.length, `${pool.name}: ${created}`).toBeLessThanOrEqual(podsCreated)
   await waitUntil(`${pool.name}: as many pods as the pool says`, async () => {
     const { pods } = await pool.status()
     const known = Object.values(pods).reduce((sum, count) => sum + count, 0)
@@ -478,7 +480,14 @@ test('a result that nobody has collected survives a drain and another lost worke
   await killed(first.child)
   await started('uncollected', 'end')
   // The pool is served again, the job is not attached to: the pod looks idle, and is asked.
-  const drain: Stop = { pool: 'uncollected', does: 'drain', when: 'after', answer: { drained: false } }
+  const drain: Stop = {
+    pool: 'uncollected',
+    does: 'drain',
+    when: 'after',
+    // It knows of the job by now: that is not why it is refused.
+    asked: { useSeq: 1 },
+    answer: { drained: false },
+  }
   const second = await startWorker({
     stops: [{ pool: 'uncollected', does: 'run', when: 'before' }, drain],
   })

@@ -3,9 +3,11 @@ import { Context } from '@temporalio/activity'
 import { Worker } from '@temporalio/worker'
 
 /**
- * @typedef {{ pool: string, does: string, when: 'before' | 'after', answer?: Record<string, unknown> }} Stop
+ * @typedef {{ pool: string, does: string, when: 'before' | 'after', asked?: Record<string, unknown>,
+ *   answer?: Record<string, unknown> }} Stop
  *   Where a worker stands still until it is killed: before or after it did something for a pool. `does` is an effect's kind, or
- *   'run', 'runOnce', or 'tell' and the signal's name. With `answer`, only when that is what came of it.
+ *   'run', 'runOnce', or 'tell' and the signal's name. With `asked`, only an effect that says so; with
+ *   `answer`, only when that is what came of it.
  * @typedef {{ stops?: Stop[], twice?: boolean, jobSlots?: number }} WorkerFaults
  *   `twice`: each activity's function is called a second time with the same input, and the second answer counts.
  */
@@ -61,15 +63,18 @@ function deedsOf(name, input) {
     case 'firepool.tellPool':
       return [{ does: `tell ${input.signal}`, pool: input.pool }]
     default:
-      return (input?.effects ?? []).map(({ id, kind }) => ({ does: kind, pool: input.pool, id }))
+      return (input?.effects ?? []).map((effect) => ({ does: effect.kind, pool: input.pool, effect }))
   }
 }
 
-function matches({ pool, does, answer = {} }, deed, done) {
+function matches({ pool, does, asked = {}, answer = {} }, deed, done) {
   if (pool !== deed.pool || does !== deed.does) return false
-  const result = done?.results?.find(({ id }) => id === deed.id)?.result ?? {}
-  return Object.entries(answer).every(([key, value]) => isDeepStrictEqual(result[key], value))
+  const result = done?.results?.find(({ id }) => id === deed.effect?.id)?.result
+  return says(deed.effect, asked) && says(result, answer)
 }
+
+const says = (it, wanted) =>
+  Object.entries(wanted).every(([key, value]) => isDeepStrictEqual(it?.[key], value))
 
 /** Keeps the activity under way: the server hears heartbeats, and no answer ever. */
 function standStill(report) {

@@ -199,6 +199,7 @@ export interface Stop {
   pool: string
   does: string
   when: 'before' | 'after'
+  asked?: Record<string, unknown>
   answer?: Record<string, unknown>
 }
 
