@@ -36,6 +36,7 @@ const LOGGER = { trace() {}, debug() {}, info() {}, log() {}, warn: console.erro
 export async function bundleWorkflows(encoded: boolean): Promise<string> {
   const { code } = await bundleWorkflowCode({
     workflowsPath: join(HERE, 'workflows', 'index.js'),
+    workflowInterceptorModules: [join(HERE, 'workflows', 'intake.js')],
     payloadConverterPath: PAYLOAD_CONVERTER,
     ...(encoded ? { failureConverterPath: FAILURE_CONVERTER } : {}),
     logger: LOGGER,

@@ -86,6 +86,7 @@ function factsOf(spec: PoolSpec, status: PoolStatus, now: number): [string, stri
     facts.push(['unreadable', `${counted(poison.count, 'input')} dropped, the last: ${poison.last}`])
   if (status.leaked > 0)
     facts.push(['leaked', `${counted(status.leaked, 'lease')} ended because the holder had gone`])
+  if (status.searchAttributes !== undefined) facts.push(['not searchable', status.searchAttributes])
   return facts
 }
 

@@ -101,6 +101,8 @@ export interface PoolStatus {
   /** milliseconds that pods were held for callers so far (leased, idle or draining) */
   heldPodMs: number
   effectsInFlight: number
+  /** why this pool sets no search attributes, with what to do; absent when it does, or does not know yet */
+  searchAttributes?: string
   leased: { leaseId: string; caller: string; slot: string; pod: string; epoch: number; sinceMs: number }[]
   /** of a pool with shards: its numbers above are those of shard 0 in the query's answer, of all of them in the client's */
   shards?: ShardsStatus

@@ -19,6 +19,8 @@ interface NamespaceFeatures {
   v: 1
   /** names of our search attributes that the namespace has */
   searchAttributes: string[]
+  /** why some are not there */
+  reason?: string
 }
 
 const KEY = {
@@ -35,6 +37,7 @@ const KEY = {
  */
 export class Mirror {
   private hasAttributes = false
+  private whyNot: string | null = null
   private shownAt = 0
   private shown = ''
 
@@ -46,8 +49,9 @@ export class Mirror {
       summary: 'which search attributes has this namespace?',
     })
     activities[ACTIVITY.namespaceFeatures]!()
-      .then(({ searchAttributes }) => {
+      .then(({ searchAttributes, reason }) => {
         this.hasAttributes = Object.keys(SEARCH_ATTRIBUTE).every((name) => searchAttributes.includes(name))
+        if (!this.hasAttributes && typeof reason === 'string') this.whyNot = reason
       })
       // Without an answer, or with one that another worker has encoded with keys of its own, nothing is mirrored there: the
       // pool works all the same. A rejection that nobody takes would fail its workflow task for ever.
@@ -64,6 +68,11 @@ export class Mirror {
   async continueAsNew(next: PoolInput): Promise<never> {
     const { memo } = workflowInfo()
     return await makeContinueAsNewFunc<(input: PoolInput) => Promise<unknown>>(memo ? { memo } : {})(next)
+  }
+
+  /** Why no search attributes are set, or null. They are looked for again when the pool continues as new. */
+  get refusal(): string | null {
+    return this.whyNot
   }
 
   /**

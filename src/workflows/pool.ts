@@ -37,6 +37,7 @@ import type { PageRequest, PoolInput, PoolStatus, ShardReport } from '../contrac
 import { Alarm } from './alarm.js'
 import { checkArgument, checkInput } from './decoded.js'
 import { failureOf } from './failure.js'
+import { takeSignals } from './intake.js'
 import { Lanes } from './lanes.js'
 import { Mirror } from './mirror.js'
 import { READERS, readSignal, readUpdate } from './pool-inputs.js'
@@ -181,11 +182,13 @@ class PoolEntity {
 
   private listen(): void {
     for (const name of Object.keys(READERS)) {
-      setHandler(defineSignal<[unknown]>(name), (payload) => {
-        this.signals++
-        this.inbox.push(...readSignal(name, payload, Date.now()))
-      })
+      setHandler(defineSignal<[unknown]>(name), (payload) => this.signalled(name, payload))
     }
+    takeSignals((name, payload) => {
+      if (!Object.hasOwn(READERS, name)) return false
+      this.signalled(name, payload)
+      return true
+    })
     for (const name of [
       SIGNAL.setBudget,
       SIGNAL.resize,
@@ -211,6 +214,11 @@ class PoolEntity {
     setHandler(defineQuery(QUERY.queue), (page?: PageRequest) =>
       queuePage(this.state, isRecord(page) ? page : {}, Date.now()),
     )
+  }
+
+  private signalled(name: string, payload: unknown): void {
+    this.signals++
+    this.inbox.push(...readSignal(name, payload, Date.now()))
   }
 
   /** The update of the same name as a signal: refuses bad input with a typed failure, and answers with what is in force. */
@@ -320,6 +328,7 @@ class PoolEntity {
   }
 
   private status(): PoolStatus {
-    return statusOf(this.state, Date.now())
+    const { refusal } = this.mirror
+    return { ...statusOf(this.state, Date.now()), ...(refusal === null ? {} : { searchAttributes: refusal }) }
   }
 }
