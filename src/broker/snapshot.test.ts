@@ -139,6 +139,31 @@ describe('its size', () => {
     expect(Buffer.byteLength(carried(w))).toBeLessThan(LIMIT.stateBytes)
   }, 120_000)
 
+  it('keeps room for a pod for each who waits, and to tell those who are refused', () => {
+    const spec = { budget: 2_000, maxPods: 2_000, queueLimit: 2_000, keepAliveMs: 3_600 * SECOND }
+    const w = makeWorld({ spec, checkIndex: false })
+    const ask = (count: number) => {
+      for (let i = 0; i < count; i++)
+        w.request({ caller: `agent-session-${w.random.uuid()}`, timeoutMs: 3_600 * SECOND })
+    }
+    for (let i = 0; i < 40; i++) {
+      ask(50)
+      w.advance(SECOND)
+    }
+    w.advance(120 * SECOND)
+    const refused = () => w.effectsOf('notify').filter(({ end }) => end.problem?.code === 'QueueFull').length
+    const granted = [...w.state.leases.values()].filter(({ kind }) => kind === 'granted').length
+    // Nobody waits for a pod that there is no room for.
+    expect(granted).toBe(w.state.leases.size)
+    expect(granted + refused()).toBe(2_000)
+    expect(refused()).toBeGreaterThan(0)
+    const before = refused()
+    ask(50)
+    w.advance(SECOND)
+    expect(refused()).toBe(before + 50)
+    expect(Buffer.byteLength(carried(w))).toBeLessThan(LIMIT.stateBytes)
+  }, 120_000)
+
   it('does not contain the profile once for each pod that starts', () => {
     const w = makeWorld({ spec: { standby: 100, maxPods: 200 } })
     const profile = { ...w.state.spec.profile, env: { BIG: 'x'.repeat(50_000) } }

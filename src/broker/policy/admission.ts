@@ -20,6 +20,21 @@ export function stateBytes(state: PoolState): number {
   return FIXED_BYTES + leaseBytes + podBytes + effectBytes + earlyBytes + tombstones + shards
 }
 
+/** What a pod and its grant on the way add to a state, beside the lease; from above for names that are not extreme. */
+const POD_ROOM_BYTES = 500
+
+/** Room that pods will need for those who wait already: a request without room for its pod would wait in vain. */
+function owedToPods(state: PoolState, now: number): number {
+  const { claims, held } = state.index
+  const seats = Math.min(budgetInForce(state, now).seats, podsAllowed(state))
+  return Math.min(claims.size, Math.max(0, seats - held)) * POD_ROOM_BYTES
+}
+
+/** A pod for somebody who waits: what it takes must leave room for notices, or those who are refused would not hear of it. */
+export function hasRoomForPods(state: PoolState): boolean {
+  return stateBytes(state) <= LIMIT.admissionBytes + (LIMIT.stateBytes - LIMIT.admissionBytes) / 5
+}
+
 /** A notice for somebody whom the pool does not know: not when a flood of them would overfill the state. */
 export function hasRoomForNotices(state: PoolState): boolean {
   return stateBytes(state) <= (LIMIT.admissionBytes + LIMIT.stateBytes) / 2
@@ -51,7 +66,7 @@ export function refuseAtAdmission(
     )
   }
   if (state.shard?.leaving) return moved(state.spec.name)
-  if (stateBytes(state) > LIMIT.admissionBytes) {
+  if (stateBytes(state) + owedToPods(state, now) > LIMIT.admissionBytes) {
     return problem(
       'QueueFull',
       `pool ${pool} has no room for more state (${state.leases.size} leases); use shorter ids, more pools, or try again later`,

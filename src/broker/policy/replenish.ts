@@ -1,6 +1,6 @@
 import { LIMIT } from '../../contract/limits.js'
 import type { PoolState } from '../state.js'
-import { hasRoomForNotices } from './admission.js'
+import { hasRoomForPods } from './admission.js'
 import { budgetInForce } from './budget.js'
 import { ownShare, podsAllowed } from './shares.js'
 
@@ -43,7 +43,7 @@ export function replenish(state: PoolState, now: number): Replenishment {
   const excess = Math.min(byKind.standby.size, Math.max(0, have - wanted))
   if (state.mode === 'paused') return { create: 0, excess: 0, reason: 'the pool is paused' }
   // A pod costs bytes as well, and its grant more.
-  if (!hasRoomForNotices(state)) return { create: 0, excess, reason: 'the state is full' }
+  if (!hasRoomForPods(state)) return { create: 0, excess, reason: 'the state is full' }
   const room = Math.min(maxPods - state.pods.size, startsAllowed(state, now) - byKind.starting.size)
   return { create: Math.max(0, Math.min(wanted - have, room)), excess, reason: 'requests and standby target' }
 }
