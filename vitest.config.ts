@@ -40,6 +40,7 @@ export default defineConfig({
           name: 'soak',
           include: ['test/soak/**/*.test.ts'],
           testTimeout: 600_000,
+          hookTimeout: 240_000,
           fileParallelism: false,
           ...REAL,
           globalSetup: ['test/support/temporal-setup.ts'],

@@ -344,3 +344,38 @@ export async function rounds(input: { pool: string; rounds: number }): Promise<v
     )
   }
 }
+
+const ended = defineSignal<[{ leaseId: string }]>('firepool.ended')
+export const toldQuery = defineQuery<Record<string, number>>('told')
+
+/** Stands for many lease workflows at once: counts how often the pool told it of the end of each lease. */
+export async function collector(): Promise<void> {
+  const told: Record<string, number> = {}
+  let over = false
+  setHandler(ended, ({ leaseId }) => {
+    told[leaseId] = (told[leaseId] ?? 0) + 1
+  })
+  setHandler(toldQuery, () => told)
+  setHandler(finish, () => {
+    over = true
+  })
+  await condition(() => over)
+}
+
+/** Opens sandboxes with options that are refused, one after the other, and then works. */
+export async function refusedThenWorks(input: {
+  pool: string
+  wrong: SandboxOptions[]
+}): Promise<{ codes: string[]; stdout: string }> {
+  const codes: string[] = []
+  for (const options of input.wrong) {
+    try {
+      await openPool(input.pool, options).run({ command: 'true' })
+      codes.push('it ran')
+    } catch (error) {
+      codes.push(problemOf(error)?.code ?? String(error))
+    }
+  }
+  const { stdout } = await openPool(input.pool, { caller: 'short' }).run({ command: 'echo on' })
+  return { codes, stdout }
+}
