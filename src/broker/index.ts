@@ -1,6 +1,6 @@
 export type { Effect, EffectKind, EffectResult } from './effect.js'
 export type { PoolEvent } from './event.js'
-export { stateBytes } from './policy/admission.js'
+export { roomForRequests, stateBytes } from './policy/admission.js'
 export { budgetInForce } from './policy/budget.js'
 export { standbyTarget } from './policy/replenish.js'
 export { shardReport } from './shards.js'

@@ -68,6 +68,10 @@ export class Lanes {
     this.stopped = true
   }
 
+  get isStopped(): boolean {
+    return this.stopped
+  }
+
   push(effects: Effect[]): void {
     for (const effect of effects) {
       const lane = LANE_OF[effect.kind]

@@ -19,6 +19,7 @@ import {
   podsPage,
   queuePage,
   restore,
+  roomForRequests,
   routesOf,
   type Snapshot,
   shardReport,
@@ -111,16 +112,16 @@ class PoolEntity {
       if (!first)
         await condition(
           () =>
-            this.inbox.length > 0 ||
+            this.hasWork ||
             this.alarm.ringing ||
             this.acted ||
             (this.upgradeAsked && this.lanes.idle && !this.answering),
         )
       this.alarm.takeRing()
-      const happened = this.inbox.length > 0 || this.acted
+      const happened = this.hasWork || this.acted
       this.acted = false
       const now = Date.now()
-      const { effects } = step(this.state, this.inbox.splice(0), now)
+      const { effects } = step(this.state, this.takeInbox(), now)
       this.lanes.push(effects)
       const next = nextDeadline(this.state)
       if (next !== null) this.alarm.at(next, deadlineSummary(this.state))
@@ -128,6 +129,27 @@ class PoolEntity {
       if (isFinished(this.state) && this.lanes.idle && this.mayClose(now)) return
       await this.continueWhenDue(now)
     }
+  }
+
+  private get room(): number {
+    return this.lanes.isStopped ? Number.POSITIVE_INFINITY : roomForRequests(this.state)
+  }
+
+  private get hasWork(): boolean {
+    return this.inbox.some(({ kind }) => kind !== 'request') || (this.inbox.length > 0 && this.room > 0)
+  }
+
+  /** What came; of the requests no more than there is room to refuse. The others wait until those have heard of it. */
+  private takeInbox(): PoolEvent[] {
+    let { room } = this
+    const later: PoolEvent[] = []
+    const now = this.inbox.splice(0).filter((event) => {
+      if (event.kind !== 'request' || room-- > 0) return true
+      later.push(event)
+      return false
+    })
+    this.inbox.push(...later)
+    return now
   }
 
   /** Whether an update is answered in this very workflow task. */
@@ -159,7 +181,7 @@ class PoolEntity {
     const must = reached(LIMIT.continueSignalsMust, LIMIT.continueEventsMust)
     if (!forced && !this.upgradeAsked && !due) return
     // An upgrade does not wait for a pool under load to have nothing to do: what is not under way yet is carried over.
-    if (forced || this.upgradeAsked) this.lanes.stop()
+    if (forced || (this.upgradeAsked && this.inbox.length === 0)) this.lanes.stop()
     if (this.inbox.length > 0 || !(this.lanes.idle || must) || !this.mayClose(now)) return
     const carried = snapshot(this.state)
     const next: PoolInput = { v: 1, spec: this.state.spec, carried }
@@ -229,8 +251,7 @@ class PoolEntity {
         const checked = readUpdate(name, payload, Date.now())
         if (checked.problem) throw failureOf(checked.problem)
         // Applied at once, so that the answer shows it; the effects of it wait for the main loop.
-        this.inbox.push(checked.value)
-        this.act()
+        this.act(checked.value)
         return this.status()
       },
       {
@@ -268,8 +289,7 @@ class PoolEntity {
       (payload) => {
         this.updates++
         const request = read(payload)
-        this.inbox.push({ kind: 'request', request, answered: true })
-        this.act()
+        this.act({ kind: 'request', request, answered: true })
         return acquired(this.state, request.leaseId)
       },
       { validator: (payload) => void read(payload) },
@@ -280,8 +300,7 @@ class PoolEntity {
     setHandler(
       defineUpdate<PoolStatus, [{ v: 1; force?: boolean }]>(UPDATE.delete),
       () => {
-        this.inbox.push({ kind: 'mode', mode: 'deleting' })
-        this.act()
+        this.act({ kind: 'mode', mode: 'deleting' })
         return this.status()
       },
       {
@@ -312,16 +331,15 @@ class PoolEntity {
       defineUpdate<ShardReport, [unknown]>(UPDATE.shard),
       (payload) => {
         this.updates++
-        this.inbox.push({ kind: 'shard', order: read(payload) })
-        this.act()
+        this.act({ kind: 'shard', order: read(payload) })
         return shardReport(this.state)
       },
       { validator: (payload) => void read(payload) },
     )
   }
 
-  private act(): void {
-    const { effects } = step(this.state, this.inbox.splice(0), Date.now())
+  private act(...asked: PoolEvent[]): void {
+    const { effects } = step(this.state, [...this.takeInbox(), ...asked], Date.now())
     this.lanes.push(effects)
     this.acted = true
     this.answeredAt = workflowInfo().historyLength

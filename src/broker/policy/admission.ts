@@ -35,9 +35,22 @@ export function hasRoomForPods(state: PoolState): boolean {
   return stateBytes(state) <= LIMIT.admissionBytes + (LIMIT.stateBytes - LIMIT.admissionBytes) / 5
 }
 
+const NOTICES_BELOW_BYTES = (LIMIT.admissionBytes + LIMIT.stateBytes) / 2
+/** The notice to somebody who was refused, from above for ids that are not extreme. */
+const REFUSAL_BYTES = 1_000
+
 /** A notice for somebody whom the pool does not know: not when a flood of them would overfill the state. */
 export function hasRoomForNotices(state: PoolState): boolean {
-  return stateBytes(state) <= (LIMIT.admissionBytes + LIMIT.stateBytes) / 2
+  return stateBytes(state) <= NOTICES_BELOW_BYTES
+}
+
+/**
+ * How many requests may be taken at once, so that each that is refused hears of it. Without an effect under way there is
+ * nothing to wait for that would make more room.
+ */
+export function roomForRequests(state: PoolState): number {
+  const room = Math.floor((NOTICES_BELOW_BYTES - stateBytes(state)) / REFUSAL_BYTES)
+  return room <= 0 && state.effects.size === 0 ? Number.POSITIVE_INFINITY : Math.max(0, room)
 }
 
 /** Why a shard that leaves ends a request: its caller belongs to another shard now. */
