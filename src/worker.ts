@@ -44,6 +44,13 @@ export interface FirepoolWorker {
 const GRACE_MS = 1_000
 
 /**
+ * How long the code of a workflow may run in one go, by the wall clock. After the SDK's 5 s it is cut off in the middle,
+ * and with that Node ends the whole process ("async hook stack has become corrupted", seen with Node 20); a machine with
+ * too much to do gets there. The SDK takes the option, though its type does not have it: this is Firepool's own code only.
+ */
+const ACTIVATION_LIMIT: object = { isolateExecutionTimeout: '60s' }
+
+/**
  * Connects and starts polling.
  * @throws when the server cannot be reached, the folder cannot be used, or the data converter has more than codecs
  */
@@ -77,6 +84,7 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
       workflowBundle: await workflowBundle(converters.encoded),
       activities: createDeliveryActivities({ client, signer }),
       maxCachedWorkflows: cachedWorkflows,
+      ...ACTIVATION_LIMIT,
     }),
     Worker.create({
       ...shared,
