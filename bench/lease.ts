@@ -5,6 +5,7 @@ import { ACTIVITY } from '../dist/contract/names.js'
 import { shardOfCaller } from '../dist/contract/shards.js'
 import { FirepoolPlugin, shortJobActivities } from '../dist/plugin/index.js'
 import { machine, quantile, round } from './report.js'
+import { signalDelay } from './signal-delay.js'
 import { type BenchWorld, createPool, log, run, withBenchWorld } from './world.js'
 
 export interface LeaseOptions {
@@ -14,9 +15,19 @@ export interface LeaseOptions {
   acquirers: number
   /** leases that each of them takes in one block */
   turns: number
+  /** how long signals are sent, at 100 a second */
+  signalSeconds: number
+  /** 1: on a server with PostgreSQL, as the tests in test/production have it */
+  production: number
 }
 
-export const DEFAULTS: LeaseOptions = { short: 400, acquirers: 12, turns: 8 }
+export const DEFAULTS: LeaseOptions = {
+  short: 400,
+  acquirers: 12,
+  turns: 8,
+  signalSeconds: 20,
+  production: 0,
+}
 
 /** The pool that is compared with a whole one has so many. */
 const SHARDS = 4
@@ -48,6 +59,8 @@ export async function lease(options: LeaseOptions) {
         ms.short.push(...(await measured(() => run(world.client, 'shortLoop', ['short', 'bench', each + 1]))))
       }
       const acquires = options.acquirers > 0 ? await acquiresPerSecond(world, options) : null
+      log(`signals: 100 a second to one pool for ${options.signalSeconds} s`)
+      const signals = await signalDelay(world, options.signalSeconds)
       const p50 = (kind: keyof typeof ms) => quantile(ms[kind], 0.5)
       return {
         machine: machine(world.server),
@@ -57,6 +70,8 @@ export async function lease(options: LeaseOptions) {
           ...(acquires ? { shardedAcquireOverSingle: round(acquires.sharded / acquires.single) } : {}),
         },
         ...(acquires ? { acquires: { ...acquires, goal: 2.5, note: coresNote() } } : {}),
+        signalDelayMs: signals.actedOnMs,
+        signals,
         shortMs: Object.fromEntries(
           Object.entries(ms).map(([kind, all]) => [
             kind,
@@ -66,6 +81,7 @@ export async function lease(options: LeaseOptions) {
       }
     },
     (dir, bare) => callerOptions(dir, bare),
+    options.production === 1,
   )
 }
 

@@ -28,6 +28,8 @@ import { type ForcedEnd, forceEnd } from '../dist/demo/force.js'
 import { listenForEnd, unlessAborted } from '../dist/demo/interruption.js'
 import { startDevServer } from '../dist/server/dev-server.js'
 import { startFirepoolWorker } from '../dist/worker.js'
+import { obtainProductionParts, TEMPORAL_VERSION } from '../test/support/production-parts.js'
+import { startProductionServer } from '../test/support/production-server.js'
 
 export const log = (text: string) => process.stderr.write(`${text}\n`)
 
@@ -37,6 +39,11 @@ export interface BenchWorld {
   serverPid: number
   /** of the Temporal server */
   server: string
+  /** host:port of it */
+  address: string
+  /** for what a benchmark starts by itself */
+  cleanup: Cleanup
+  signal: AbortSignal
   /** Firepool's state folder */
   dir: string
 }
@@ -45,11 +52,13 @@ export interface BenchWorld {
  * Everything that is compared alternates within one run, so that what the machine does meanwhile hits all alike. However
  * it ends (Ctrl-C and SIGTERM too), all that it started is stopped and removed; a second Ctrl-C kills it.
  * @param caller more for the callers' worker, which has the workflows of workflows.ts and the task queue `bench`
+ * @param production on a server with PostgreSQL instead of a dev server; what is missing of it is built first, in minutes
  * @throws Interrupted after a signal
  */
 export async function withBenchWorld<T>(
   work: (world: BenchWorld) => Promise<T>,
   caller: CallerOptions = () => ({}),
+  production = false,
 ): Promise<T> {
   const cleanup = new Cleanup()
   const force: ForcedEnd = {}
@@ -63,7 +72,7 @@ export async function withBenchWorld<T>(
   }
   process.on('uncaughtException', crashed)
   try {
-    const world = await openWorld({ cleanup, force, signal: end.signal, caller })
+    const world = await openWorld({ cleanup, force, signal: end.signal, caller, production })
     return await unlessAborted(end.signal, work(world))
   } catch (error) {
     throw end.signal.aborted ? end.signal.reason : error
@@ -83,6 +92,7 @@ interface WorldParts {
   force: ForcedEnd
   signal: AbortSignal
   caller: CallerOptions
+  production: boolean
 }
 
 /** Whatever it makes is undone by `cleanup`, also when it throws. */
@@ -91,7 +101,7 @@ async function openWorld(parts: WorldParts): Promise<BenchWorld> {
   const dir = await mkdtemp(join(tmpdir(), 'firepool-bench-'))
   force.dir = dir
   cleanup.add('remove the temporary folder', () => rm(dir, { recursive: true, force: true, maxRetries: 5 }))
-  const server = await startDevServer({ logFile: join(dir, 'server.log'), signal })
+  const server = await startServer(parts, dir)
   force.serverPid = server.pid
   cleanup.add('stop the Temporal server', () => server.stop())
   signal.throwIfAborted()
@@ -119,7 +129,24 @@ async function openWorld(parts: WorldParts): Promise<BenchWorld> {
     maxConcurrentActivityTaskExecutions: 1_000,
   })
   signal.throwIfAborted()
-  return { client: firepool.client, serverPid: server.pid, server: server.description, dir: firepoolDir }
+  const { pid: serverPid, description } = server
+  return {
+    client: firepool.client,
+    serverPid,
+    server: description,
+    address,
+    dir: firepoolDir,
+    cleanup,
+    signal,
+  }
+}
+
+async function startServer({ production, signal }: WorldParts, dir: string) {
+  if (!production) return startDevServer({ logFile: join(dir, 'server.log'), signal })
+  const server = await startProductionServer(await obtainProductionParts())
+  // In a group of its own; the database is ended by who keeps both.
+  const description = `Temporal server ${TEMPORAL_VERSION} on PostgreSQL`
+  return { ...server, pid: server.pids.temporal, description }
 }
 
 /** A worker of callers that is to stop is left to itself after this. */
