@@ -188,7 +188,9 @@ export class Sandbox {
     try {
       await getExternalWorkflowHandle(poolWorkflowId(pool)).signal(SIGNAL.renew, { v: 1, leaseId })
     } catch (error) {
-      throw isCancellation(error) ? error : failureOf(noSuchPool(pool))
+      if (isCancellation(error)) throw error
+      // A shard ends after its last lease: there is nothing to renew, and the next job acquires from another one.
+      if (pool === this.pool) throw failureOf(noSuchPool(pool))
     }
   }
 
