@@ -4,6 +4,7 @@ import type { WorkerOptions } from '@temporalio/worker'
 import { ACTIVITY } from '../dist/contract/names.js'
 import { shardOfCaller } from '../dist/contract/shards.js'
 import { FirepoolPlugin, shortJobActivities } from '../dist/plugin/index.js'
+import { heldMemory } from './held.js'
 import { machine, quantile, round } from './report.js'
 import { signalDelay } from './signal-delay.js'
 import { type BenchWorld, createPool, log, run, withBenchWorld } from './world.js'
@@ -17,6 +18,8 @@ export interface LeaseOptions {
   turns: number
   /** how long signals are sent, at 100 a second */
   signalSeconds: number
+  /** leases that are held while the worker's memory is read; 0: not measured */
+  held: number
   /** 1: on a server with PostgreSQL, as the tests in test/production have it */
   production: number
 }
@@ -26,6 +29,7 @@ export const DEFAULTS: LeaseOptions = {
   acquirers: 12,
   turns: 8,
   signalSeconds: 20,
+  held: 1_000,
   production: 0,
 }
 
@@ -61,6 +65,8 @@ export async function lease(options: LeaseOptions) {
       const acquires = options.acquirers > 0 ? await acquiresPerSecond(world, options) : null
       log(`signals: 100 a second to one pool for ${options.signalSeconds} s`)
       const signals = await signalDelay(world, options.signalSeconds)
+      if (options.held > 0) log(`held: memory with ${options.held} leases, and with as many idle workflows`)
+      const held = options.held > 0 ? await heldMemory(world, options.held) : null
       const p50 = (kind: keyof typeof ms) => quantile(ms[kind], 0.5)
       return {
         machine: machine(world.server),
@@ -68,10 +74,12 @@ export async function lease(options: LeaseOptions) {
         ratios: {
           shortOverLocalActivityP50: round(p50('short') / p50('bare')),
           ...(acquires ? { shardedAcquireOverSingle: round(acquires.sharded / acquires.single) } : {}),
+          ...(held ? { rssHeldOverIdle: held.ratio } : {}),
         },
         ...(acquires ? { acquires: { ...acquires, goal: 2.5, note: coresNote() } } : {}),
         signalDelayMs: signals.actedOnMs,
         signals,
+        ...(held ? { held } : {}),
         shortMs: Object.fromEntries(
           Object.entries(ms).map(([kind, all]) => [
             kind,

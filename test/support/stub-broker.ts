@@ -43,26 +43,17 @@ const BATCH = 100
 export async function stubBroker(name: string) {
   const dir = await mkdtemp(join(tmpdir(), 'firepool-stub-'))
   const server = await startDevServer({ logFile: join(dir, 'server.log') })
-  const told: LeaseEnd[] = []
-  const seen: StubPod[] = []
+  const stub = stubActivities()
+  const { told } = stub
   const connection = await NativeConnection.connect({ address: server.address })
   const workers = await Promise.all([
     Worker.create({
       connection,
       taskQueue: QUEUE.workflows,
       workflowBundle: await workflowBundle(),
-      activities: {
-        [ACTIVITY.deliver]: effectActivity({
-          deliver: async () => ({ kind: 'delivered', useSeq: 0 }),
-          announce: async () => ({ kind: 'announced' }),
-          notify: async ({ end }) => {
-            told.push(end)
-            return { kind: 'notified' }
-          },
-        }),
-      },
+      activities: stub.delivery,
     }),
-    Worker.create({ connection, taskQueue: QUEUE.broker, activities: brokerActivities(seen) }),
+    Worker.create({ connection, taskQueue: QUEUE.broker, activities: stub.broker }),
   ])
   const running = Promise.all(workers.map((worker) => worker.run()))
   // A page of a history with thousands of requests is larger than gRPC takes by itself.
@@ -146,7 +137,22 @@ export async function stubBroker(name: string) {
   }
 }
 
-/** Pods are Ready as soon as they are ordered. */
+/** The effects of a pool as if they had been carried out: pods are Ready as soon as they are ordered. */
+export function stubActivities() {
+  const told: LeaseEnd[] = []
+  const delivery = {
+    [ACTIVITY.deliver]: effectActivity({
+      deliver: async () => ({ kind: 'delivered', useSeq: 0 }),
+      announce: async () => ({ kind: 'announced' }),
+      notify: async ({ end }) => {
+        told.push(end)
+        return { kind: 'notified' }
+      },
+    }),
+  }
+  return { told, delivery, broker: brokerActivities([]) }
+}
+
 function brokerActivities(seen: StubPod[]) {
   const gone = new Set<string>()
   return {
