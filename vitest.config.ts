@@ -37,6 +37,17 @@ export default defineConfig({
       },
       {
         test: {
+          name: 'chaos',
+          include: ['test/chaos/**/*.test.ts'],
+          testTimeout: 240_000,
+          hookTimeout: 240_000,
+          fileParallelism: false,
+          ...REAL,
+          globalSetup: ['test/support/temporal-setup.ts'],
+        },
+      },
+      {
+        test: {
           name: 'soak',
           include: ['test/soak/**/*.test.ts'],
           testTimeout: 600_000,
