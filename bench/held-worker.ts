@@ -1,4 +1,4 @@
-/** A worker in a process of its own, whose memory is read: node --expose-gc --import tsx held-worker.ts ADDRESS leases|idle */
+/** A worker in a process of its own, whose memory is read: node --expose-gc --import tsx held-worker.ts ADDRESS leases|BUNDLE */
 import { Client, Connection } from '@temporalio/client'
 import { DefaultLogger, NativeConnection, Runtime, Worker } from '@temporalio/worker'
 import { ShardRoutes } from '../dist/activities/shard-routes.js'
@@ -8,14 +8,14 @@ import { ACTIVITY, QUEUE } from '../dist/contract/index.js'
 import { stubActivities } from '../test/support/stub-broker.js'
 
 Runtime.install({ logger: new DefaultLogger('ERROR') })
-const [address, kind] = process.argv.slice(2)
+const [address, what] = process.argv.slice(2)
 const connection = await NativeConnection.connect({ address: address! })
 const client = new Client({ connection: await Connection.connect({ address: address! }) })
 const stub = stubActivities()
 const workflows =
-  kind === 'leases'
+  what === 'leases'
     ? { taskQueue: QUEUE.workflows, workflowBundle: await workflowBundle() }
-    : { taskQueue: 'idle', workflowsPath: new URL('./idle.ts', import.meta.url).pathname }
+    : { taskQueue: 'idle', workflowBundle: { codePath: what! } }
 const workers = [
   await Worker.create({
     connection,

@@ -1,10 +1,12 @@
 import { fork } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
+import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { Client, Connection } from '@temporalio/client'
+import { bundleWorkflowCode, DefaultLogger } from '@temporalio/worker'
 import {
   checkPoolSpec,
   type PoolStatus,
@@ -33,7 +35,14 @@ export async function heldMemory({ cleanup, dir, signal }: BenchWorld, count: nu
   const server = await startDevServer({ logFile: join(dir, 'held.log'), signal })
   cleanup.add('stop the server of the held leases', () => server.stop())
   const client = new Client({ connection: await Connection.connect({ address: server.address }) })
-  const idle = await rssWith('idle', server.address, cleanup, signal, async () => {
+  // Bundled here: what bundling takes is no memory of a workflow.
+  const bundle = join(dir, 'idle.js')
+  const workflowsPath = fileURLToPath(new URL('./idle.ts', import.meta.url))
+  await writeFile(
+    bundle,
+    (await bundleWorkflowCode({ workflowsPath, logger: new DefaultLogger('ERROR') })).code,
+  )
+  const idle = await rssWith(bundle, server.address, cleanup, signal, async () => {
     await inBatches(count, (n) =>
       client.workflow.start('idle', { workflowId: `idle-${n}`, taskQueue: 'idle', args: [] }),
     )
@@ -87,15 +96,15 @@ export async function heldMemory({ cleanup, dir, signal }: BenchWorld, count: nu
   }
 }
 
-/** @returns bytes of a worker of this kind, once it keeps what `fill` gives it */
+/** @returns bytes of a worker of leases, or of the workflows of a bundle, once it keeps what `fill` gives it */
 async function rssWith(
-  kind: 'idle' | 'leases',
+  what: string,
   address: string,
   cleanup: BenchWorld['cleanup'],
   signal: AbortSignal,
   fill: () => Promise<void>,
 ): Promise<number> {
-  const child = fork(fileURLToPath(new URL('./held-worker.ts', import.meta.url)), [address, kind], {
+  const child = fork(fileURLToPath(new URL('./held-worker.ts', import.meta.url)), [address, what], {
     execArgv: ['--expose-gc', '--import', 'tsx'],
     // Standard output is for --json; a Ctrl-C reaches only us, and it ends when we do.
     stdio: ['ignore', 2, 2, 'ipc'],
@@ -104,9 +113,9 @@ async function rssWith(
   const stop = () => {
     if (child.connected) child.disconnect()
   }
-  cleanup.add(`stop the worker of ${kind}`, stop)
+  cleanup.add(`stop the worker of ${what}`, stop)
   const ended = once(child, 'exit').then(([code]) =>
-    Promise.reject(new Error(`the worker of ${kind} ended (${code})`)),
+    Promise.reject(new Error(`the worker of ${what} ended (${code})`)),
   )
   ended.catch(() => undefined)
   await Promise.race([once(child, 'message', { signal }), ended])
