@@ -14,9 +14,12 @@ export default async function setup(): Promise<void> {
     onProgress: ({ message, elapsedSeconds }) => console.error(`${message}: ${elapsedSeconds} s`),
   })
   const bin = join(cacheFolder(), `bin-of-tests-${process.pid}`)
-  makeFolder(bin)
-  symlinkSync(path, join(bin, 'temporal'))
-  process.on('exit', () => rmSync(bin, { recursive: true, force: true }))
-  process.env.PATH = [bin, process.env.PATH].join(delimiter)
+  // Once for each project of a run, all in one process.
+  if (!path.startsWith(bin)) {
+    makeFolder(bin)
+    symlinkSync(path, join(bin, 'temporal'))
+    process.on('exit', () => rmSync(bin, { recursive: true, force: true }))
+    process.env.PATH = [bin, process.env.PATH].join(delimiter)
+  }
   console.error(`Temporal: ${description}`)
 }
