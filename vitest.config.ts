@@ -7,67 +7,30 @@ import { defineConfig } from 'vitest/config'
  */
 const REAL = { retry: 1 }
 
+/** The tests of a folder, one file after the other, on what test/support/{setup}-setup.ts has obtained. */
+const real = (name: string, setup: 'temporal' | 'production', testTimeout = 240_000) => ({
+  test: {
+    name,
+    include: [`test/${name}/**/*.test.ts`],
+    testTimeout,
+    hookTimeout: 240_000,
+    fileParallelism: false,
+    ...REAL,
+    globalSetup: [`test/support/${setup}-setup.ts`],
+  },
+})
+
 export default defineConfig({
   test: {
     projects: [
       { test: { name: 'unit', include: ['src/**/*.test.ts'], testTimeout: 60_000, ...REAL } },
       { test: { name: 'model', include: ['test/model/**/*.test.ts'], testTimeout: 300_000 } },
       { test: { name: 'replay', include: ['test/replay/**/*.test.ts'], testTimeout: 120_000 } },
-      {
-        test: {
-          name: 'integration',
-          include: ['test/integration/**/*.test.ts'],
-          testTimeout: 240_000,
-          hookTimeout: 240_000,
-          fileParallelism: false,
-          ...REAL,
-          globalSetup: ['test/support/temporal-setup.ts'],
-        },
-      },
-      {
-        test: {
-          name: 'interop',
-          include: ['test/interop/**/*.test.ts'],
-          testTimeout: 240_000,
-          hookTimeout: 240_000,
-          fileParallelism: false,
-          ...REAL,
-          globalSetup: ['test/support/temporal-setup.ts'],
-        },
-      },
-      {
-        test: {
-          name: 'chaos',
-          include: ['test/chaos/**/*.test.ts'],
-          testTimeout: 240_000,
-          hookTimeout: 240_000,
-          fileParallelism: false,
-          ...REAL,
-          globalSetup: ['test/support/temporal-setup.ts'],
-        },
-      },
-      {
-        test: {
-          name: 'soak',
-          include: ['test/soak/**/*.test.ts'],
-          testTimeout: 600_000,
-          hookTimeout: 240_000,
-          fileParallelism: false,
-          ...REAL,
-          globalSetup: ['test/support/temporal-setup.ts'],
-        },
-      },
-      {
-        test: {
-          name: 'production',
-          include: ['test/production/**/*.test.ts'],
-          testTimeout: 240_000,
-          hookTimeout: 240_000,
-          fileParallelism: false,
-          ...REAL,
-          globalSetup: ['test/support/production-setup.ts'],
-        },
-      },
+      real('integration', 'temporal'),
+      real('interop', 'temporal'),
+      real('chaos', 'temporal'),
+      real('soak', 'temporal', 600_000),
+      real('production', 'production'),
     ],
   },
 })

@@ -1,6 +1,6 @@
 import { asyncLocalStorage, type Context } from '@temporalio/activity'
 import type { Client } from '@temporalio/client'
-import { expect, test } from 'vitest'
+import { expect, test, vi } from 'vitest'
 import { problem } from '../contract/errors.js'
 import type { Acquired } from '../contract/lease.js'
 import type { RunOnceInput } from '../contract/run.js'
@@ -33,6 +33,39 @@ test('a pool that does not answer: the first attempt leaves the request to a sig
 test('a lease that has ended: nothing was started by the first attempt, perhaps by one before a later one', async () => {
   expect(await attempt(1, ended)).toMatchObject({ type: 'LeaseRevoked', nonRetryable: true })
   expect(await attempt(2, ended)).toMatchObject({ type: 'PodLost', nonRetryable: true })
+})
+
+test('each heartbeat after the shard was asked says which one, also the later ones', async () => {
+  vi.useFakeTimers()
+  try {
+    const beats: { at?: string }[] = []
+    const shards = { shardOf: async () => 'p.1', forget: () => undefined } as unknown as ShardRoutes
+    const client = {
+      withDeadline: (_: number, call: () => unknown) => call(),
+      workflow: {
+        getHandle: () => ({
+          executeUpdate: () =>
+            new Promise<Acquired>((resolve) =>
+              setTimeout(() => resolve({ v: 1, outcome: 'waiting' }), 3_500),
+            ),
+        }),
+      },
+    } as unknown as Client
+    const context = {
+      info: { attempt: 1 },
+      heartbeat: (details: { at?: string }) => beats.push({ ...details }),
+    } as unknown as Context
+    const input = { v: 1, pool: 'p', jobId: 'j/1', request: { leaseId: 'l' } } as RunOnceInput
+    const run = asyncLocalStorage.run(context, () =>
+      createRunOnce({ client, signer: () => 'none', shards })(input),
+    )
+    await vi.advanceTimersByTimeAsync(4_000)
+    await run
+    expect(beats.length).toBeGreaterThan(2)
+    expect(beats.filter(({ at }) => at !== 'p.1')).toEqual([])
+  } finally {
+    vi.useRealTimers()
+  }
 })
 
 test('an operator who resets the activity makes no first attempt of it: its earlier word stands', async () => {

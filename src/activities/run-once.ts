@@ -2,7 +2,14 @@ import { activityInfo, Context } from '@temporalio/activity'
 import { type Client, WorkflowNotFoundError, WorkflowUpdateFailedError } from '@temporalio/client'
 import { ApplicationFailure } from '@temporalio/common'
 import { checkRunInput } from '../contract/check-run.js'
-import { FirepoolError, isErrorCode, noSuchPool, type Problem, problem } from '../contract/errors.js'
+import {
+  FirepoolError,
+  isErrorCode,
+  noSuchPool,
+  type Problem,
+  problem,
+  shardMoved,
+} from '../contract/errors.js'
 import type { Acquired, Grant, LeaseRequest } from '../contract/lease.js'
 import { poolWorkflowId, UPDATE } from '../contract/names.js'
 import type { RunOnceInput, RunOnceResult } from '../contract/run.js'
@@ -29,14 +36,16 @@ export function createRunOnce(deps: RunDeps & { shards: ShardRoutes }) {
     const earlier = heartbeatDetails as { grant?: Grant; at?: string } | undefined
     const known = earlier?.grant
     const again = isLaterAttempt()
-    const beat = { v: 1, jobId } as const
+    // Each heartbeat replaces the last: all of them carry which shard was asked.
+    const beat: { v: 1; jobId: string; at?: string } = { v: 1, jobId }
+    if (earlier?.at !== undefined) beat.at = earlier.at
+    const tell = (at: string) => {
+      beat.at = at
+      context.heartbeat(beat)
+    }
     const asked: Asked = known
       ? { at: known.pool, acquired: { v: 1, outcome: 'granted', grant: known } }
-      : await beating(
-          context,
-          beat,
-          askShard(deps, input, again, earlier?.at, (at) => context.heartbeat({ ...beat, at })),
-        )
+      : await beating(context, beat, askShard(deps, input, again, earlier?.at, tell))
     const { at, acquired } = asked
     if (acquired.outcome === 'waiting') return { v: 1, outcome: 'waiting', ...(at === pool ? {} : { at }) }
     if (acquired.outcome === 'refused') {
@@ -45,7 +54,7 @@ export function createRunOnce(deps: RunDeps & { shards: ShardRoutes }) {
       throw activityFailure(refusalOf(acquired.problem, again))
     }
     const { grant } = acquired
-    if (!known) await beating(context, { v: 1, jobId }, bindUnlessBound(deps, grant, request, again))
+    if (!known) await beating(context, beat, bindUnlessBound(deps, grant, request, again))
     const run = checkRunInput({ v: 1, grant, jobId, job, releaseAfter }, jobId)
     if (run.problem) throw activityFailure(run.problem)
     return { v: 1, outcome: 'ran', result: await runGranted(deps, run.value, { v: 1, jobId, grant }) }
@@ -76,10 +85,9 @@ async function askShard(
   if (again) {
     const at = askedBefore ?? pool
     const acquired = await acquire(client, at, request, again)
-    return {
-      at,
-      acquired: isGone(at, acquired) ? { v: 1, outcome: 'refused', problem: moved(pool) } : acquired,
-    }
+    if (!isGone(at, acquired)) return { at, acquired }
+    // It left once it held no lease.
+    return { at, acquired: { v: 1, outcome: 'refused', problem: shardMoved(pool) } }
   }
   try {
     let at = await route()
@@ -96,13 +104,6 @@ async function askShard(
     // The server is busy or away: by signal then, which is tried for longer.
   }
   return { at: pool, acquired: { v: 1, outcome: 'waiting' } }
-}
-
-/** The shard of the first attempt has left; it leaves once it holds no lease. */
-function moved(pool: string): Problem {
-  return problem('LeaseRevoked', `the shard of this caller in pool ${pool} has moved; ask again`, {
-    reason: 'ShardMoved',
-  })
 }
 
 /** The update's id is the lease's: an attempt that comes again gets the same answer, until the pool continues as new. */

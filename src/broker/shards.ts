@@ -1,10 +1,10 @@
+import { shardMoved } from '../contract/errors.js'
 import { TIMEOUT } from '../contract/limits.js'
 import type { PoolSpec, ShardCap, ShardOrder, ShardReport } from '../contract/pool.js'
-import { shardName, shareOf } from '../contract/shards.js'
+import { poolOfShard, shardName, shareOf } from '../contract/shards.js'
 import type { EffectResult, ShardEffect } from './effect.js'
 import { endLease } from './leases.js'
 import { removePod } from './pods.js'
-import { moved } from './policy/admission.js'
 import { wholeBudget } from './policy/budget.js'
 import { standbyOfWhole } from './policy/replenish.js'
 import { othersHave, ownShare, shardCount } from './policy/shares.js'
@@ -158,7 +158,7 @@ export function isNews({ shard }: PoolState, order: ShardOrder): boolean {
 /** A shard that goes: who waits is told to ask again, what is held goes on until it is released or idle. */
 export function leave(turn: Turn): void {
   const { state } = turn
-  const why = moved(state.spec.name)
+  const why = shardMoved(poolOfShard(state.spec.name))
   for (const lease of [...state.leases.values()]) {
     if (lease.kind !== 'waiting') continue
     endLease(turn, lease.request.leaseId, 'failed', { problem: why, notify: true })

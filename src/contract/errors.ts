@@ -63,6 +63,13 @@ export function livePool(pool: string, leases: number, waiting: number): Problem
   )
 }
 
+/** Why a shard that leaves ends a request: its caller belongs to another shard now. */
+export function shardMoved(pool: string): Problem {
+  return problem('LeaseRevoked', `the shard of this caller in pool ${pool} has moved; ask again`, {
+    reason: 'ShardMoved',
+  })
+}
+
 /** What whoever names a pool is told that is not there; `why` when more is known. */
 export function noSuchPool(pool: string, why = `there is no pool '${pool}' in this namespace`): Problem {
   return problem(

@@ -1,4 +1,4 @@
-import { type Problem, problem } from '../../contract/errors.js'
+import { type Problem, problem, shardMoved } from '../../contract/errors.js'
 import type { LeaseRequest } from '../../contract/lease.js'
 import { LIMIT } from '../../contract/limits.js'
 import { poolOfShard } from '../../contract/shards.js'
@@ -53,14 +53,6 @@ export function roomForRequests(state: PoolState): number {
   return room <= 0 && state.effects.size === 0 ? Number.POSITIVE_INFINITY : Math.max(0, room)
 }
 
-/** Why a shard that leaves ends a request: its caller belongs to another shard now. */
-export function moved(name: string): Problem {
-  const pool = poolOfShard(name)
-  return problem('LeaseRevoked', `the shard of this caller in pool ${pool} has moved; ask again`, {
-    reason: 'ShardMoved',
-  })
-}
-
 /** Why this request is refused at the door, or null. `warm`: a pod of its own is idle, so it need not queue. */
 export function refuseAtAdmission(
   state: PoolState,
@@ -78,7 +70,7 @@ export function refuseAtAdmission(
       `the request for pool ${pool} came after its own deadline; raise acquireTimeout or look at the delay of the pool's workers`,
     )
   }
-  if (state.shard?.leaving) return moved(state.spec.name)
+  if (state.shard?.leaving) return shardMoved(pool)
   if (stateBytes(state) + owedToPods(state, now) > LIMIT.admissionBytes) {
     return problem(
       'QueueFull',
