@@ -1,6 +1,7 @@
 /** Workflows of the benchmarks. Each op is what a user would do, and its bare counterpart. */
 import { executeChild, proxyActivities, proxyLocalActivities, workflowInfo } from '@temporalio/workflow'
 import type { JobSpec } from '../dist/contract/job.js'
+import { TIMEOUT } from '../dist/contract/limits.js'
 import { openPool } from '../dist/workflows/caller.js'
 
 const TRUE: JobSpec = { command: ['/bin/true'] }
@@ -9,10 +10,14 @@ interface BareActivities {
   postBare(): Promise<{ exitCode: number }>
 }
 
+/**
+ * With the heartbeat time-out of firepool.run: the server sets a timer for each activity, which fires so much later. With a
+ * longer one the timers of a's activities fire while b's are measured.
+ */
 const bare = proxyActivities<BareActivities>({
   taskQueue: 'bench-activities',
   startToCloseTimeout: '1m',
-  heartbeatTimeout: '10s',
+  heartbeatTimeout: TIMEOUT.runHeartbeatMs,
 })
 
 /** a: bare activities, one after the other. */

@@ -70,10 +70,13 @@ async function attachJob(runner: RunnerClient, input: CheckedRun): Promise<JobOu
     return await Promise.race([posted, context.cancelled])
   } catch (error) {
     if (!(error instanceof CancelledFailure)) throw error
-    if (context.cancellationDetails?.cancelRequested) return await cancelJob(runner, input, posted)
-    throw detached(context, error)
-  } finally {
-    cut.abort()
+    try {
+      if (context.cancellationDetails?.cancelRequested) return await cancelJob(runner, input, posted)
+      throw detached(context, error)
+    } finally {
+      // Not after every job: an abort makes an error with its stack trace, which costs as much as signing a token.
+      cut.abort()
+    }
   }
 }
 

@@ -42,6 +42,10 @@ export const DYNAMIC_CONFIG: Readonly<Record<string, number | boolean>> = {
   // A pool's grants then come back with the answer to its workflow task, without a hop and a write (off by default in
   // the open-source server).
   'system.enableActivityEagerExecution': true,
+  // While a workflow task is under way so many events may come; past that the server closes the task by force and the next
+  // one repeats it with still more to do. At 600 signals a second the default of 100 allows a task 160 ms. No limit of
+  // what a workflow may be: how soon the server loses patience.
+  'history.maximumBufferedEventsBatch': 1000,
 }
 
 export interface DevServerOptions {

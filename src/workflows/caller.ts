@@ -33,6 +33,7 @@ import { poolWorkflowId, QUEUE, SIGNAL, WORKFLOW } from '../contract/names.js'
 import { refuseUnknownNames } from '../contract/option-names.js'
 import type { ShortInput } from '../contract/run.js'
 import { failureOf, problemOf } from './failure.js'
+import { guardGrants } from './grant-guard.js'
 import { grantIn } from './grant-in.js'
 import { leaseWorkflowId } from './lease-id.js'
 import { runOnPod } from './run-activity.js'
@@ -60,6 +61,8 @@ interface HeldLease {
   scope: CancellationScope
   end: Promise<LeaseEnd>
 }
+
+guardGrants()
 
 const grantSignal = defineSignal<[unknown]>(SIGNAL.grant)
 

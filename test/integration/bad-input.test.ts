@@ -1,12 +1,21 @@
 import { randomUUID } from 'node:crypto'
 import { statSync } from 'node:fs'
 import { WorkflowFailedError, WorkflowUpdateFailedError } from '@temporalio/client'
-import { ApplicationFailure } from '@temporalio/common'
+import { ApplicationFailure, defaultPayloadConverter } from '@temporalio/common'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { LIMIT, type Problem, poolWorkflowId, QUEUE, UPDATE, WORKFLOW } from '../../dist/contract/index.js'
+import {
+  LIMIT,
+  type Problem,
+  poolWorkflowId,
+  QUEUE,
+  SIGNAL,
+  UPDATE,
+  WORKFLOW,
+} from '../../dist/contract/index.js'
 import type { Ran } from '../support/callers.js'
+import { badTasks, runsOf } from '../support/flood.js'
 import { holderOf } from '../support/holder.js'
-import { makeWorld, type World, waitUntil } from '../support/world.js'
+import { CALLER_QUEUE, makeWorld, type World, waitUntil } from '../support/world.js'
 
 let world: World
 beforeAll(async () => {
@@ -123,6 +132,43 @@ describe('poison signals', () => {
     await pool.handle.signal('firepool.resize', { v: 1, budget: 2 })
     expect(await job).toMatchObject({ stdout: '2\n' })
     await holder.finish()
+  })
+})
+
+describe('a grant that cannot be decoded, to the workflow of a caller', () => {
+  test('is dropped while the caller lives, and the real one is taken', async () => {
+    const pool = await world.pool('raw-grant', { budget: 0 })
+    const holder = await holderOf(world, 'raw-grant')
+    await holder.job('echo 1')
+    await pool.until('it waits', (s) => s.queue.capacity === 1)
+    for (const [, payload] of RAW) await rawSignal(holder.handle.workflowId, SIGNAL.grant, payload)
+    await pool.handle.signal('firepool.resize', { v: 1, budget: 1 })
+    expect((await holder.nth(1)).result.stdout).toBe('1\n')
+    for (const [, payload] of RAW) await rawSignal(holder.handle.workflowId, SIGNAL.grant, payload)
+    await holder.job('echo 2')
+    expect((await holder.nth(2)).result.stdout).toBe('2\n')
+    await holder.finish()
+    expect(badTasks(await runsOf(world, holder.handle.workflowId))).toEqual({ forceClosed: 0, others: [] })
+  })
+
+  test.each(RAW)('that comes before its first workflow task: %s', async (name, payload) => {
+    const pool = `early-grant-${RAW.findIndex(([n]) => n === name)}`
+    await world.pool(pool)
+    const workflowId = `early-grant-${randomUUID()}`
+    const input = defaultPayloadConverter.toPayload({ pool, jobs: [{ command: 'echo on' }] })!
+    await world.client.workflowService.signalWithStartWorkflowExecution({
+      namespace: world.client.options.namespace,
+      workflowId,
+      workflowType: { name: 'loop' },
+      taskQueue: { name: CALLER_QUEUE },
+      requestId: randomUUID(),
+      input: { payloads: [input] },
+      signalName: SIGNAL.grant,
+      signalInput: { payloads: [payload] },
+    })
+    const ran = (await world.client.workflow.getHandle(workflowId).result()) as Ran[]
+    expect(ran[0]!.result.stdout).toBe('on\n')
+    expect(badTasks(await runsOf(world, workflowId))).toEqual({ forceClosed: 0, others: [] })
   })
 })
 

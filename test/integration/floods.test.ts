@@ -7,7 +7,7 @@ import { LIMIT, poolWorkflowId, SEARCH_ATTRIBUTE, UPDATE } from '../../dist/cont
 import { type DevServer, startDevServer } from '../../dist/server/dev-server.js'
 import type { Ran } from '../support/callers.js'
 import { startCli } from '../support/cli.js'
-import { badTasks, FLOODED, flood, runsOf } from '../support/flood.js'
+import { badTasks, FLOODED, flood, runsOf, spread } from '../support/flood.js'
 import { checkFlood } from '../support/flood-checks.js'
 import { holderOf } from '../support/holder.js'
 import { randomUuid, stubBroker } from '../support/stub-broker.js'
@@ -26,9 +26,10 @@ describe('a flood of signals', () => {
     const collector = await world.start('collector', [])
     const sent = await flood(pool, collector, { perSecond: 600, seconds: 10 })
     const { forceClosed } = await checkFlood(world, pool, collector, sent)
-    // On two cores one to three were seen in each of four runs: a task of over 160 ms is enough. When each signal cost a pool 0.8 ms,
-    // tasks were closed by force until the flood was over, and then it took 6,000 signals in one, which ended the worker.
-    expect(forceClosed).toBeLessThan(10)
+    // A server that is itself behind with accepting signals (seen on two cores with a load of 6) takes the answer to a workflow
+    // task after all of them: then one task lasted until 1,000 more had come. With the server's default of 100 see npm run soak.
+    const serverKeptUp = spread(sent.acceptedMs).p99 < 1_000
+    expect(forceClosed).toBeLessThan(serverKeptUp ? 1 : 10)
     await collector.signal('finish')
   })
 
@@ -57,9 +58,8 @@ describe('a pool whose state is nearly as large as it may be', () => {
       await pool.resize({ budget: 0 })
       await ask(4_000, { caller: (id: string) => `${id} \u00fc\u{1F525}`.padEnd(150, '\u00e9') })
       const status = await pool.until(
-        'all are answered or wait',
-        (s) =>
-          s.leases + s.queue.capacity + s.ends.failed! >= 0 && told.length > 0 && s.effectsInFlight === 0,
+        'each has a pod, waits or was told',
+        (s) => s.leases + s.queue.capacity + told.length === 6_000 && s.effectsInFlight === 0,
       )
       expect(told[0]).toMatchObject({
         end: 'failed',

@@ -167,6 +167,7 @@ test('it sets up the server that our tests run: shards, password and settings', 
   expect(settings!.target).toBe(temporal!.environment.DYNAMIC_CONFIG_FILE_PATH)
   expect(parse(readFileSync(settings!.source, 'utf8'))).toEqual({
     'system.enableActivityEagerExecution': [{ value: true }],
+    'history.maximumBufferedEventsBatch': [{ value: 1000 }],
   })
 })
 

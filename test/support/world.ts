@@ -151,6 +151,8 @@ export async function makeWorld(options: WorldOptions = {}): Promise<World> {
       if (checked.problem) throw new Error(checked.problem.message)
       await client.workflow.start(WORKFLOW.pool, {
         workflowId: poolWorkflowId(name),
+        // A test that is run once more begins anew: the pods of its first pool are unknown to this one, which deletes them.
+        workflowIdConflictPolicy: 'TERMINATE_EXISTING',
         taskQueue: QUEUE.workflows,
         args: [{ v: 1, spec: checked.value, ...input } satisfies PoolInput],
       })
