@@ -7,16 +7,21 @@ import { defineConfig } from 'vitest/config'
  */
 const REAL = { retry: 1 }
 
-/** The tests of a folder, one file after the other, on what test/support/{setup}-setup.ts has obtained. */
-const real = (name: string, setup: 'temporal' | 'production', testTimeout = 240_000) => ({
+/**
+ * The tests of a folder, on what test/support/{setup}-setup.ts has obtained. Most of their time they wait for something real
+ * (a keep-alive, a pod that starts): `files` of them share the machine, each with a server and a folder of its own.
+ */
+const real = (name: string, setup: 'temporal' | 'production', { testTimeout = 240_000, files = 1 } = {}) => ({
   test: {
     name,
     include: [`test/${name}/**/*.test.ts`],
     testTimeout,
     hookTimeout: 240_000,
-    fileParallelism: false,
+    fileParallelism: files > 1,
+    maxWorkers: files,
     ...REAL,
     globalSetup: [`test/support/${setup}-setup.ts`],
+    setupFiles: ['test/support/tries.ts'],
   },
 })
 
@@ -26,10 +31,10 @@ export default defineConfig({
       { test: { name: 'unit', include: ['src/**/*.test.ts'], testTimeout: 60_000, ...REAL } },
       { test: { name: 'model', include: ['test/model/**/*.test.ts'], testTimeout: 300_000 } },
       { test: { name: 'replay', include: ['test/replay/**/*.test.ts'], testTimeout: 120_000 } },
-      real('integration', 'temporal'),
-      real('interop', 'temporal'),
+      real('integration', 'temporal', { files: 3 }),
+      real('interop', 'temporal', { files: 3 }),
       real('chaos', 'temporal'),
-      real('soak', 'temporal', 600_000),
+      real('soak', 'temporal', { testTimeout: 600_000 }),
       real('production', 'production'),
     ],
   },

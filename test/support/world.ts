@@ -14,6 +14,7 @@ import { FirepoolPlugin } from '../../dist/plugin/index.js'
 import { startDevServer, type TemporalServer } from '../../dist/server/dev-server.js'
 import { loadKeys } from '../../dist/token/token.js'
 import { startFirepoolWorker } from '../../dist/worker.js'
+import { isSecondTry } from './second-try.js'
 import { waitUntil } from './wait.js'
 
 export { waitUntil }
@@ -151,8 +152,8 @@ export async function makeWorld(options: WorldOptions = {}): Promise<World> {
       if (checked.problem) throw new Error(checked.problem.message)
       await client.workflow.start(WORKFLOW.pool, {
         workflowId: poolWorkflowId(name),
-        // A test that is run once more begins anew: the pods of its first pool are unknown to this one, which deletes them.
-        workflowIdConflictPolicy: 'TERMINATE_EXISTING',
+        // What is run once more begins anew: the pods of its first pool are unknown to the next one, which deletes them.
+        workflowIdConflictPolicy: isSecondTry() ? 'TERMINATE_EXISTING' : 'FAIL',
         taskQueue: QUEUE.workflows,
         args: [{ v: 1, spec: checked.value, ...input } satisfies PoolInput],
       })
