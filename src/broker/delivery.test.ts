@@ -54,6 +54,19 @@ describe('the page of a lease', () => {
     expect(w.announced.get(lease)).toHaveLength(1)
   })
 
+  it('is told although its time came in a long pause, after which the pool continued as new', () => {
+    const w = makeWorld()
+    const lease = w.request()
+    w.advance(3 * SECOND)
+    w.jump(TIMEOUT.clockGapMs + SECOND)
+    // Something in the inbox goes first, and the pool continues as new before anything else.
+    w.token(w.random.uuid(), 'early')
+    w.step()
+    w.restart()
+    w.advance(2 * SECOND)
+    expect(w.announced.get(lease)).toHaveLength(1)
+  })
+
   it('costs a short lease nothing', () => {
     const w = makeWorld()
     const lease = w.request()

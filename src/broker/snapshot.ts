@@ -86,7 +86,8 @@ export interface Snapshot {
   operator: PoolState['operator']
   fleet: PoolState['fleet']
   next: [pod: number, effect: number, arrival: number]
-  at: [lastStep: number, describe: number, shrink: number]
+  /** fired: not there in states of earlier releases */
+  at: [lastStep: number, describe: number, shrink: number, fired?: number]
   describeCursor: number
   pods: PodRow[]
   leases: LeaseRow[]
@@ -119,7 +120,7 @@ export function snapshot(state: PoolState): Snapshot {
     operator: state.operator,
     fleet: state.fleet,
     next: [state.nextPod, state.nextEffect, state.nextArrival],
-    at: [state.lastStepAt, state.describeAt, state.shrinkAt],
+    at: [state.lastStepAt, state.describeAt, state.shrinkAt, state.firedAt],
     describeCursor: state.describeCursor,
     pods: [...state.pods.values()].map((pod) => podRow(pod, places.get(pod.pod) ?? 0)),
     leases: [...state.leases.values()].map((lease) => leaseRow(lease, placeOf(lease, claims))),
@@ -159,6 +160,7 @@ export function restore(saved: Snapshot): { state: PoolState; effects: Effect[] 
     nextEffect: from.next[1],
     nextArrival: from.next[2],
     lastStepAt: from.at[0],
+    firedAt: from.at[3] ?? from.at[0],
     describeAt: from.at[1],
     describeCursor: from.describeCursor,
     shrinkAt: from.at[2],
@@ -207,8 +209,8 @@ export function rebuildIndex(state: PoolState, places: Map<string, number>): voi
     index.addLease(lease)
     plan(lease.request.deadlineMs, 'request', lease.request.leaseId)
     const announceAt = lease.kind === 'granted' ? announceDeadline(lease) : null
-    // What was due before the snapshot was taken has been told, or is among its effects.
-    if (announceAt !== null && announceAt > state.lastStepAt)
+    // What was due before has been told, or is among the effects.
+    if (announceAt !== null && announceAt > state.firedAt)
       plan(announceAt, 'announce', lease.request.leaseId)
   }
   for (const [key, at] of state.tombstones) plan(at, 'tombstone', key)

@@ -143,6 +143,8 @@ export interface PoolState {
   nextEffect: number
   nextArrival: number
   lastStepAt: number
+  /** what was due until then has happened; before lastStepAt when the inbox went first after a long pause */
+  firedAt: number
   describeAt: number
   /** arrival of the last lease described */
   describeCursor: number
@@ -180,6 +182,7 @@ export function createState(spec: PoolSpec, uid: string, now: number): PoolState
     nextEffect: 1,
     nextArrival: 1,
     lastStepAt: now,
+    firedAt: now,
     describeAt: 0,
     describeCursor: 0,
     shrinkAt: 0,

@@ -212,6 +212,7 @@ function shed(turn: Turn): void {
 
 function expire(turn: Turn): void {
   const { deadlines } = turn.state.index
+  turn.state.firedAt = turn.now
   for (;;) {
     const top = deadlines.peek()
     if (!top || top.at > turn.now) return
