@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { makeWorld, type World } from '../../test/support/broker-world.js'
-import { LIMIT } from '../contract/limits.js'
+import { LIMIT, TIMEOUT } from '../contract/limits.js'
+import type { EffectKind } from './effect.js'
 import { restore, snapshot, stateBytes, step } from './index.js'
 
 /** What continue-as-new carries: the whole truth, small, and good for the same behaviour. */
@@ -21,6 +22,43 @@ function aFullWorld(): World {
   if (first) w.release(first)
   w.advance(30)
   return w
+}
+
+/** How a pool comes to order each kind of effect. */
+const ORDERED: Record<EffectKind, (w: World) => void> = {
+  create: (w) => void w.request(),
+  deliver: (w) => {
+    w.request()
+    w.advance(3 * SECOND)
+  },
+  announce: (w) => {
+    w.request()
+    w.advance(3 * SECOND + TIMEOUT.announceMs)
+  },
+  describe: (w) => {
+    w.request({ pinMs: 3_600 * SECOND })
+    w.advance(3 * TIMEOUT.reconcileMs)
+  },
+  drain: (w) => {
+    w.request()
+    w.advance(3 * SECOND + w.state.spec.keepAliveMs)
+  },
+  revoke: (w) => {
+    const lease = w.request()
+    w.advance(3 * SECOND)
+    w.release(lease)
+  },
+  delete: (w) => {
+    const lease = w.request()
+    w.advance(3 * SECOND)
+    w.release(lease, { retire: true })
+  },
+  notify: (w) => {
+    w.send({ kind: 'resize', budget: 0 })
+    w.request({ timeoutMs: SECOND })
+    w.advance(2 * SECOND)
+  },
+  shard: (w) => w.send({ kind: 'apply', spec: { ...w.state.spec, shards: 2 } }),
 }
 
 describe('a snapshot', () => {
@@ -53,6 +91,23 @@ describe('a snapshot', () => {
     expect(effects.map((e) => [e.id, e.kind])).toEqual(inFlight)
     for (const effect of effects) expect(effect).not.toHaveProperty('retryAt')
   })
+
+  it.each(Object.keys(ORDERED) as EffectKind[])(
+    'loses no %s that was ordered and not carried out: the next run does it, under the same id',
+    (kind) => {
+      const w = makeWorld({ spec: { keepAliveMs: 20 * SECOND } })
+      w.handling = (effect) => (effect.kind === kind ? { beforeMs: 3_600 * SECOND } : {})
+      ORDERED[kind](w)
+      w.advance(100)
+      const ordered = w.effectsOf(kind)
+      expect(ordered.length).toBeGreaterThan(0)
+      w.handling = () => ({})
+      w.restart()
+      expect(w.effectsOf(kind).slice(ordered.length)).toEqual(ordered)
+      w.advance(SECOND)
+      for (const { id } of ordered) expect(w.state.effects.has(id)).toBe(false)
+    },
+  )
 
   it('does not lose or double anything when the pool is restored again and again', () => {
     const w = makeWorld({ spec: { standby: 1 } })
