@@ -210,8 +210,7 @@ export function rebuildIndex(state: PoolState, places: Map<string, number>): voi
     plan(lease.request.deadlineMs, 'request', lease.request.leaseId)
     const announceAt = lease.kind === 'granted' ? announceDeadline(lease) : null
     // What was due before has been told, or is among the effects.
-    if (announceAt !== null && announceAt > state.firedAt)
-      plan(announceAt, 'announce', lease.request.leaseId)
+    if (announceAt !== null && announceAt > state.firedAt) plan(announceAt, 'announce', lease.request.leaseId)
   }
   for (const [key, at] of state.tombstones) plan(at, 'tombstone', key)
   for (const [id, early] of state.earlyTokens) {

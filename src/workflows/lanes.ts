@@ -1,8 +1,5 @@
-import { proxyActivities } from '@temporalio/workflow'
 import type { Effect, EffectKind, EffectResult } from '../broker/index.js'
-import { LIMIT, TIMEOUT } from '../contract/limits.js'
-import { ACTIVITY, QUEUE } from '../contract/names.js'
-import { summaryText } from './summary.js'
+import { LIMIT } from '../contract/limits.js'
 
 /** One call of a pool effect activity: effects in, one result for each out. */
 export interface EffectBatch {
@@ -18,7 +15,7 @@ export interface EffectResults {
 
 export type EffectActivity = (batch: EffectBatch) => Promise<EffectResults>
 
-type LaneName = 'create' | 'delete' | 'drain' | 'revoke' | 'deliver' | 'describe' | 'shard'
+export type LaneName = 'create' | 'delete' | 'drain' | 'revoke' | 'deliver' | 'describe' | 'shard'
 
 const LANE_OF: Record<EffectKind, LaneName> = {
   create: 'create',
@@ -32,16 +29,6 @@ const LANE_OF: Record<EffectKind, LaneName> = {
   shard: 'shard',
 }
 
-const ACTIVITY_OF: Record<LaneName, string> = {
-  create: ACTIVITY.createPods,
-  delete: ACTIVITY.deletePods,
-  drain: ACTIVITY.drainPods,
-  revoke: ACTIVITY.revokeLeases,
-  deliver: ACTIVITY.deliver,
-  describe: ACTIVITY.describeHolders,
-  shard: ACTIVITY.tellShards,
-}
-
 /**
  * Carries out effects in batches, by activities that the pool's main loop never awaits. A lane has few calls in flight;
  * what comes meanwhile goes with the next one, so that load makes batches larger instead of histories longer.
@@ -51,8 +38,12 @@ export class Lanes {
   private readonly inFlight = new Map<LaneName, number>()
   private stopped = false
 
+  /**
+   * @param call one activity: effects in, one result for each out
+   * @param onResult exactly one for each effect that was issued
+   */
   constructor(
-    private readonly pool: string,
+    private readonly call: (lane: LaneName, effects: Effect[]) => Promise<EffectResults>,
     private readonly onResult: (id: string, result: EffectResult) => void,
   ) {}
 
@@ -92,20 +83,10 @@ export class Lanes {
   }
 
   private async carryOut(lane: LaneName, effects: Effect[]): Promise<void> {
-    const name = ACTIVITY_OF[lane]
-    const activities = proxyActivities<Record<string, EffectActivity>>({
-      // Grants go out on the pool's own queue: the server then hands the activity over with the answer to the workflow
-      // task (eager dispatch), which saves a hop and a write. Everything slower keeps off that worker's slots.
-      taskQueue: lane === 'deliver' ? QUEUE.workflows : QUEUE.broker,
-      startToCloseTimeout: TIMEOUT.effectMs,
-      heartbeatTimeout: TIMEOUT.observeHeartbeatMs,
-      retry: { initialInterval: 100, backoffCoefficient: 1, maximumAttempts: 3 },
-      summary: summaryOf(lane, effects),
-    })
     const answered = new Set<string>()
     let reason = 'the worker gave no result for it'
     try {
-      const { results } = await activities[name]!({ v: 1, pool: this.pool, effects })
+      const { results } = await this.call(lane, effects)
       for (const { id, result } of results) {
         answered.add(id)
         this.onResult(id, result)
@@ -116,43 +97,5 @@ export class Lanes {
     for (const { id } of effects) if (!answered.has(id)) this.onResult(id, { kind: 'undone', reason })
     this.inFlight.set(lane, (this.inFlight.get(lane) ?? 1) - 1)
     this.pump(lane)
-  }
-}
-
-const VERB: Record<LaneName, string> = {
-  create: 'start',
-  delete: 'delete',
-  drain: 'drain, if unused:',
-  revoke: 'end what still runs of ended leases on',
-  deliver: '',
-  describe: 'look whether they still run:',
-  shard: '',
-}
-
-/** What a batch does, by its first effect. */
-function summaryOf(lane: LaneName, effects: Effect[]): string {
-  const [first] = effects
-  const more = effects.length > 1 ? ` and ${effects.length - 1} more` : ''
-  return summaryText(`${VERB[lane]} ${first ? objectOf(first) : ''}${more}`)
-}
-
-function objectOf(effect: Effect): string {
-  switch (effect.kind) {
-    case 'create':
-      return `pod ${effect.order.pod}`
-    case 'deliver':
-      return `grant pod ${effect.grant.pod} (${effect.grant.hit}) to lease ${effect.grant.leaseId.slice(0, 8)}`
-    case 'announce':
-      return `tell lease ${effect.grant.leaseId.slice(0, 8)} that it holds pod ${effect.grant.pod}`
-    case 'notify':
-      return `tell lease ${effect.end.leaseId.slice(0, 8)} that it ended: ${effect.end.end}`
-    case 'describe':
-      return `${effect.leases.length} holders of leases`
-    case 'shard':
-      return effect.order.leaving
-        ? `tell shard ${effect.order.spec.name} to leave`
-        : `tell shard ${effect.order.spec.name} its part: ${effect.order.cap.seats} seats`
-    default:
-      return `pod ${effect.pod}`
   }
 }

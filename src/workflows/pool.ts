@@ -39,6 +39,7 @@ import { Alarm } from './alarm.js'
 import { checkArgument, checkInput } from './decoded.js'
 import { failureOf } from './failure.js'
 import { takeSignals } from './intake.js'
+import { callLane } from './lane-activities.js'
 import { Lanes } from './lanes.js'
 import { Mirror } from './mirror.js'
 import { READERS, readSignal, readUpdate } from './pool-inputs.js'
@@ -88,8 +89,9 @@ class PoolEntity {
     const { carried } = input
     const restored = carried === undefined ? null : restore(carried as Snapshot)
     this.state = restored?.state ?? createState(spec.value, uuid4().slice(0, UID_CHARS), Date.now())
-    this.lanes = new Lanes(this.state.spec.name, (id, result) =>
-      this.inbox.push({ kind: 'result', id, result }),
+    this.lanes = new Lanes(
+      (lane, effects) => callLane(this.state.spec.name, lane, effects),
+      (id, result) => this.inbox.push({ kind: 'result', id, result }),
     )
     if (order && !restored) {
       const checked = checkShardOrder(order, this.state.spec.name)
