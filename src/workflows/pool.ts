@@ -32,10 +32,10 @@ import { checkShardOrder, readShardSpec } from '../contract/check-shard.js'
 import { checkPoolSpec, readPoolSpec } from '../contract/check-spec.js'
 import { livePool, problem } from '../contract/errors.js'
 import type { Acquired } from '../contract/lease.js'
-import { LIMIT } from '../contract/limits.js'
 import { QUERY, SIGNAL, UPDATE } from '../contract/names.js'
 import type { PageRequest, PoolInput, PoolStatus, ShardReport } from '../contract/pool.js'
 import { Alarm } from './alarm.js'
+import { continuation } from './continuation.js'
 import { checkArgument, checkInput } from './decoded.js'
 import { failureOf } from './failure.js'
 import { takeSignals } from './intake.js'
@@ -171,19 +171,13 @@ class PoolEntity {
 
   /** Continues as new when it is time and nothing is on its way; when it must, it stops issuing effects and goes anyway. */
   private async continueWhenDue(now: number): Promise<void> {
-    const { historyLength } = workflowInfo()
-    const { signals, events } = this.input.continueAfter ?? {
-      signals: LIMIT.continueSignals,
-      events: LIMIT.continueEvents,
-    }
-    const reached = (ofSignals: number, timesEvents: number) =>
-      this.signals >= Math.max(signals, ofSignals) || historyLength >= events * timesEvents
-    const due = reached(signals, 1) || this.updates >= LIMIT.continueUpdates
-    const forced = reached(LIMIT.continueSignalsForced, LIMIT.continueEventsForced)
-    const must = reached(LIMIT.continueSignalsMust, LIMIT.continueEventsMust)
-    if (!forced && !this.upgradeAsked && !due) return
+    const { signals, updates } = this
+    const progress = { signals, updates, events: workflowInfo().historyLength }
+    const time = continuation(progress, this.input.continueAfter)
+    if (time === 'goOn' && !this.upgradeAsked) return
+    const must = time === 'must'
     // An upgrade does not wait for a pool under load to have nothing to do: what is not under way yet is carried over.
-    if (forced || (this.upgradeAsked && this.inbox.length === 0)) this.lanes.stop()
+    if (must || time === 'forced' || (this.upgradeAsked && this.inbox.length === 0)) this.lanes.stop()
     if (this.inbox.length > 0 || !(this.lanes.idle || must) || !this.mayClose(now)) return
     const carried = snapshot(this.state)
     const next: PoolInput = { v: 1, spec: this.state.spec, carried }
