@@ -108,3 +108,14 @@ test('a pool that was split between two attempts: the later one asks where the f
   await run(2)
   expect(asked).toEqual(['pool/p.1', 'pool/p.1', 'pool/p'])
 })
+
+test('a request of another version is refused by name: nothing is guessed from it', async () => {
+  const input = { v: 2, pool: 'p', jobId: 'j/1', request: { leaseId: 'l' } } as unknown as RunOnceInput
+  const context = { info: { attempt: 1 }, heartbeat: () => undefined } as unknown as Context
+  const shards = {} as ShardRoutes
+  const run = () => createRunOnce({ client: {} as Client, signer: () => 'none', shards })(input)
+  await expect(asyncLocalStorage.run(context, run)).rejects.toMatchObject({
+    type: 'InvalidRequest',
+    message: expect.stringMatching(/version 1 of the contract, not 2; upgrade/),
+  })
+})

@@ -1,6 +1,7 @@
 import { activityInfo, Context } from '@temporalio/activity'
 import { type Client, WorkflowNotFoundError, WorkflowUpdateFailedError } from '@temporalio/client'
 import { ApplicationFailure } from '@temporalio/common'
+import { checkOptionalVersion } from '../contract/check.js'
 import { checkRunInput } from '../contract/check-run.js'
 import {
   FirepoolError,
@@ -30,6 +31,8 @@ const ACQUIRE_MS = 10_000
 export function createRunOnce(deps: RunDeps & { shards: ShardRoutes }) {
   const { shards } = deps
   return async (input: RunOnceInput): Promise<RunOnceResult> => {
+    const version = checkOptionalVersion(input.v)
+    if (version.problem) throw activityFailure(version.problem)
     const { pool, jobId, request, releaseAfter, job } = input
     const context = Context.current()
     const { heartbeatDetails } = activityInfo()

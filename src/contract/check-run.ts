@@ -19,6 +19,8 @@ export function checkRunInput(value: unknown, ownId: string): Checked<CheckedRun
   if (version.problem) return version
   if (!isRecord(grant))
     return invalid(`grant is what firepool.awaitLease returned, handed on as it is, not ${shown(grant)}`)
+  const grantVersion = checkOptionalVersion(grant.v)
+  if (grantVersion.problem) return grantVersion
   for (const name of ['leaseId', 'pool', 'pod', 'address', 'incarnation']) {
     if (typeof grant[name] !== 'string' || grant[name] === '')
       return invalid(`grant.${name} must be a text; hand the grant of firepool.awaitLease on as it is`)

@@ -302,6 +302,8 @@ export function checkRenewal(value: unknown): Checked<{ leaseId: string }> {
 /** The payload of `firepool.token`. */
 export function checkTokenOffer(value: unknown): Checked<{ leaseId: string; token: string }> {
   if (!isRecord(value)) return invalid(`a token offer is an object, not ${shown(value)}`)
+  const version = checkOptionalVersion(value.v)
+  if (version.problem) return version
   const leaseId = checkLeaseId(value.leaseId)
   if (leaseId.problem) return leaseId
   const { token } = value
@@ -314,6 +316,8 @@ export function checkTokenOffer(value: unknown): Checked<{ leaseId: string; toke
 /** The payload of `firepool.resize`. */
 export function checkResize(value: unknown): Checked<{ budget?: number | null; standby?: number | null }> {
   if (!isRecord(value)) return invalid(`a resize is { budget, standby }, not ${shown(value)}`)
+  const version = checkOptionalVersion(value.v)
+  if (version.problem) return version
   const out: { budget?: number | null; standby?: number | null } = {}
   for (const name of ['budget', 'standby'] as const) {
     const number = value[name]
@@ -334,6 +338,8 @@ export function checkResize(value: unknown): Checked<{ budget?: number | null; s
 /** The payload of `firepool.setBudget`. */
 export function checkSetBudget(value: unknown): Checked<{ budget: number; expiresAtMs: number }> {
   if (!isRecord(value)) return invalid(`a fleet budget is { budget, expiresAtMs }, not ${shown(value)}`)
+  const version = checkOptionalVersion(value.v)
+  if (version.problem) return version
   const budget = checkNumber('budget', value.budget, { min: 0, max: LIMIT.pods })
   if (budget.problem) return budget
   const expires = checkNumber('expiresAtMs', value.expiresAtMs, { min: 0, max: Number.MAX_SAFE_INTEGER })
