@@ -92,6 +92,16 @@ describe('a caller', () => {
     expect(again!.grant.leaseId).not.toBe(revoked!.grant.leaseId)
   })
 
+  test('runs the jobs of one sandbox one after the other, in the order of its calls, also when they are given at once', async () => {
+    const jobs = (await commandsOf('caller-together')).filter(({ type }) => type === 'firepool.run')
+    expect(jobs.map(({ args }) => (args[0] as RunInput).jobId!.split('/')[1])).toEqual(['1', '2', '3'])
+    // One that came while another runs would not replay: the next is scheduled when the one before is over.
+    const order = readHistory('caller-together')
+      .events.map(({ eventType }) => /^EVENT_TYPE_ACTIVITY_TASK_(SCHEDULED|COMPLETED)$/.exec(eventType)?.[1])
+      .filter((each) => each !== undefined)
+    expect(order).toEqual(['SCHEDULED', 'COMPLETED', 'SCHEDULED', 'COMPLETED', 'SCHEDULED', 'COMPLETED'])
+  })
+
   test("starts a job again under another id, with onPodLost: 'rerun' alone", async () => {
     const jobIds = async (name: string) =>
       (await commandsOf(name))
@@ -173,6 +183,7 @@ test('there is a history of each path', () => {
       'caller-refused',
       'caller-revoked',
       'caller-short',
+      'caller-together',
       'lease-cancelled',
       'lease-failed',
       'lease-moved',

@@ -59,6 +59,16 @@ export async function loop(input: LoopInput): Promise<Ran[]> {
   return ran
 }
 
+/** Gives a sandbox all of its jobs at once. */
+export async function together(input: {
+  pool: string
+  caller: string
+  jobs: JobSpec[]
+}): Promise<JobResult[]> {
+  const sandbox = openPool(input.pool, { caller: input.caller })
+  return await Promise.all(input.jobs.map((each) => sandbox.run(each)))
+}
+
 export const job = defineSignal<[JobSpec]>('job')
 export const finish = defineSignal<['complete' | 'fail' | 'continue']>('finish')
 export const ranQuery = defineQuery<(Ran | Problem)[]>('ran')

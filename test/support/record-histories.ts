@@ -3,7 +3,8 @@
  * taken the path that its history is there for.
  *
  * Recording replaces what older releases recorded. Once a release is out, keep its files and record beside them: with the
- * argument `shards` only those of pools with shards are recorded, beside the others.
+ * argument `shards` only those of pools with shards are recorded, with `together` only that of jobs given at once, beside the
+ * others.
  */
 import type { History } from '@temporalio/common/lib/proto-utils.js'
 import { createFirepoolClient } from '../../dist/client/index.js'
@@ -18,12 +19,13 @@ const KEEP_ALIVE_MS = 3_000
 
 /** Written all at once at the end: a scenario that failed leaves the old ones. */
 const recorded = new Map<string, JsonHistory>()
-const onlyShards = process.argv[2] === 'shards'
+const only = process.argv[2]
 const world = await makeWorld({ plugin: true })
 try {
-  await shards()
-  if (!onlyShards) await whole()
-  writeHistories(recorded, onlyShards)
+  if (only !== 'together') await shards()
+  if (only === undefined) await whole()
+  if (only !== 'shards') await together()
+  writeHistories(recorded, only !== undefined)
   console.error(`recorded: ${[...recorded.keys()].sort().join(', ')}`)
 } finally {
   await world.close()
@@ -114,6 +116,15 @@ async function shortJobs(): Promise<void> {
   const handle = await world.start('loop', [{ pool: POOL, caller: 'short', jobs, release: true }])
   await handle.result()
   await record('caller-short', handle.workflowId, 'EVENT_TYPE_ACTIVITY_TASK_SCHEDULED')
+}
+
+/** Jobs that are given to one sandbox at once: they run one after the other, in order. */
+async function together(): Promise<void> {
+  await world.pool('together', { budget: 1, standby: 1 })
+  const jobs = ['1', '2', '3'].map((n) => ({ command: `echo ${n} >> f; cat f` }))
+  const handle = await world.start('together', [{ pool: 'together', caller: 'lea', jobs }])
+  await handle.result()
+  await record('caller-together', handle.workflowId, 'EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED')
 }
 
 /** A pinned lease that is renewed, on a pool of its own that continues as new under it. */
