@@ -1,7 +1,10 @@
 import { describe, expect, it } from 'vitest'
-import { makeWorld } from '../../test/support/broker-world.js'
+import { type Ask, makeWorld, type World } from '../../test/support/broker-world.js'
+import type { LeaseEndReason } from '../contract/lease.js'
+import { LIMIT } from '../contract/limits.js'
 import type { PoolSpec } from '../contract/pool.js'
 import type { PoolEvent } from './event.js'
+import { tombstoneKey } from './keys.js'
 
 /** Acquire order, slots, queue and ends of leases: what a caller sees. Each step is checked by all invariants. */
 
@@ -258,6 +261,47 @@ describe('one request, one grant', () => {
     w.advance(10 * SECOND)
     expect(w.lease(request.leaseId)).toBeUndefined()
     expect(w.grants.get(request.leaseId)).toHaveLength(1)
+  })
+
+  it.each<[LeaseEndReason, Ask, (w: World, lease: string, pod: () => string) => void]>([
+    ['released', {}, (w, lease) => w.release(lease)],
+    ['recalled', {}, (w) => w.advance(20 * SECOND)],
+    ['expired', { pinMs: 10 * SECOND }, (w) => w.advance(20 * SECOND)],
+    ['podLost', {}, (w, _, pod) => w.backend.kill(pod(), 'failed')],
+    ['superseded', {}, (w) => void w.request({ caller: 'ann' })],
+    ['failed', {}, (w) => w.send({ kind: 'mode', mode: 'deleting' })],
+  ])('remembers a lease that ended as %s, also when the pool continued as new', (end, ask, ends) => {
+    const w = makeWorld({ spec: { keepAliveMs: 10 * SECOND } })
+    const request = w.aRequest({ caller: 'ann', ...ask })
+    w.send({ kind: 'request', request })
+    w.advance(3 * SECOND)
+    ends(w, request.leaseId, () => w.granted(request.leaseId).pod)
+    w.advance(SECOND)
+    expect(w.lease(request.leaseId)).toBeUndefined()
+    expect(w.state.counters.ends[end]).toBe(1)
+    w.restart()
+    const told = w.ends.get(request.leaseId)?.length ?? 0
+    w.send({ kind: 'request', request })
+    w.advance(3 * SECOND)
+    expect(w.grants.get(request.leaseId)).toHaveLength(1)
+    expect(w.ends.get(request.leaseId)!.slice(told)).toMatchObject([
+      { end: 'failed', problem: { code: 'LeaseRevoked' } },
+    ])
+  })
+
+  it('remembers so many ends at most, the newest', () => {
+    const w = makeWorld({ checkIndex: false })
+    const first = w.random.uuid()
+    for (let i = 0; i <= LIMIT.tombstones; i++) w.release(i === 0 ? first : w.random.uuid())
+    const last = w.random.uuid()
+    w.release(last)
+    w.step()
+    const { tombstones } = w.state
+    expect([
+      tombstones.size,
+      tombstones.has(tombstoneKey(first)),
+      tombstones.has(tombstoneKey(last)),
+    ]).toEqual([LIMIT.tombstones, false, true])
   })
 
   it('forgets a tombstone when its request can no longer be repeated', () => {

@@ -3,7 +3,7 @@ import { request as httpRequest } from 'node:http'
 import { connect } from 'node:net'
 import { join } from 'node:path'
 import { Readable } from 'node:stream'
-import { afterEach, beforeEach, describe, expect, test } from 'vitest'
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import { type ErrorReply, HTTP_STATUS, LIMIT } from '../contract/index.js'
 import { createRunnerClient, jobDigest, RunnerUnreachable } from './client.js'
 import { parseListen } from './server.js'
@@ -362,6 +362,24 @@ describe('status', () => {
     resultOf(await world.run({ command: 'true' }))
     expect(await world.broker.promote()).toMatchObject({ useSeq: 1, undelivered: 1, idleMs: 0 })
   })
+})
+
+test('idle time and age are durations of this process: a clock that is set anew changes neither', async () => {
+  vi.useFakeTimers({ toFake: ['Date'] })
+  try {
+    // Less than what a token has left: that one does go by the clock.
+    for (const ms of [60_000, -3_600_000]) {
+      const before = await world.broker.status()
+      vi.setSystemTime(Date.now() + ms)
+      const after = await world.broker.status()
+      expect(after.idleMs).toBeGreaterThanOrEqual(before.idleMs)
+      expect(after.idleMs - before.idleMs).toBeLessThan(60_000)
+      expect(after.lifetimeLeftMs).toBeLessThanOrEqual(before.lifetimeLeftMs)
+      expect(before.lifetimeLeftMs - after.lifetimeLeftMs).toBeLessThan(60_000)
+    }
+  } finally {
+    vi.useRealTimers()
+  }
 })
 
 test('listen addresses', () => {
