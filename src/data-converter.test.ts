@@ -115,7 +115,8 @@ describe('a codec that is tolerant', () => {
 
 describe('the data converter that a user gives', () => {
   test('none: failures stay readable', () => {
-    expect(convertersWith(undefined)).toMatchObject({ encoded: false, client: {} })
+    const worker = { payloadConverterPath: expect.stringMatching(/payload-converter\.js$/) }
+    expect(convertersWith(undefined)).toEqual({ encoded: false, client: {}, worker })
     expect(convertersWith({ payloadCodecs: [] }).encoded).toBe(false)
   })
 

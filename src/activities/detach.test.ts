@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { asyncLocalStorage, type Context } from '@temporalio/activity'
 import type { Client } from '@temporalio/client'
 import { ActivityCancellationDetails, CancelledFailure } from '@temporalio/common'
-import { afterEach, beforeEach, describe, expect, test } from 'vitest'
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import type { Grant } from '../contract/lease.js'
 import { makeWorld, type World, waitUntil } from '../runner/world.fixture.js'
 import { createRun } from './run.js'
@@ -22,6 +22,7 @@ afterEach(() => world.end())
 
 /** An attempt that is told to end, and how, once its job runs. */
 function attempt(n: number, command: string) {
+  const beats: unknown[] = []
   let tell!: (error: Error) => void
   const cancelled = new Promise<never>((_, reject) => {
     tell = reject
@@ -29,7 +30,7 @@ function attempt(n: number, command: string) {
   cancelled.catch(() => undefined)
   const context = {
     info: { attempt: n, activityId: '1', workflowExecution: { workflowId: 'w', runId: 'r' } },
-    heartbeat: () => undefined,
+    heartbeat: (details: unknown) => void beats.push(details),
     cancelled,
     cancellationDetails: undefined as ActivityCancellationDetails | undefined,
   }
@@ -50,6 +51,7 @@ function attempt(n: number, command: string) {
     .catch((error: unknown) => error)
   return {
     outcome,
+    beats,
     end(why: ConstructorParameters<typeof ActivityCancellationDetails>[0], message: string) {
       context.cancellationDetails = new ActivityCancellationDetails(why)
       tell(new CancelledFailure(message))
@@ -58,6 +60,21 @@ function attempt(n: number, command: string) {
 }
 
 const runs = () => waitUntil('the job runs', () => world.runner.app.fence.running === 's/1')
+
+test('an attempt says in its heartbeats which job it is attached to, and nothing of the output', async () => {
+  vi.useFakeTimers({ toFake: ['setInterval'] })
+  try {
+    const { outcome, end, beats } = attempt(1, 'echo secret; sleep 3600')
+    await runs()
+    vi.advanceTimersByTime(3_000)
+    expect(beats.length).toBeGreaterThan(1)
+    for (const beat of beats) expect(beat).toEqual({ v: 1, jobId: 's/1' })
+    end({ cancelRequested: true }, 'CANCELLED')
+    await outcome
+  } finally {
+    vi.useRealTimers()
+  }
+})
 
 describe('an attempt that is ended', () => {
   test('by a cancel of its caller kills its job, and says so once the job is gone', async () => {
