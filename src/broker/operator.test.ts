@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { makeWorld, type World } from '../../test/support/broker-world.js'
+import { LIMIT } from '../contract/limits.js'
 import { budgetInForce, isFinished, podsPage, queuePage, statusOf } from './index.js'
 
 /** What operators and the fleet may do: budgets, resize, pause, drain, delete, new specs; and what they see. */
@@ -257,6 +258,23 @@ describe('what is shown', () => {
     expect(page).toMatchObject({ total: 3, next: 2 })
     expect(page.rows).toHaveLength(1)
     expect(w.lease(asked[0]!)?.kind).toBe('granted')
+  })
+
+  it('comes in pages that fit an answer, whatever is asked for, and all of it comes', () => {
+    const w = makeWorld({ spec: { budget: 0, queueLimit: 2_000 }, checkIndex: false })
+    for (let i = 0; i < 1_200; i++) w.request({ caller: `c${i}` })
+    w.step()
+    const seen: string[] = []
+    for (let offset: number | null = 0; offset !== null; ) {
+      const page: ReturnType<typeof queuePage> = queuePage(w.state, { offset, limit: 1e9 }, w.now)
+      expect(page.rows.length).toBeLessThanOrEqual(LIMIT.pageRows)
+      expect(page.total).toBe(1_200)
+      seen.push(...page.rows.map(({ caller }) => caller))
+      offset = page.next
+    }
+    expect(seen).toEqual(Array.from({ length: 1_200 }, (_, i) => `c${i}`))
+    for (const limit of [0, -1, 0.5, Number.NaN, 'all' as unknown as number])
+      expect(queuePage(w.state, { limit }, w.now).rows.length).toBeLessThanOrEqual(LIMIT.pageRows)
   })
 
   it('names inputs that could not be read (F26)', () => {

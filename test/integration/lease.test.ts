@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import type { Problem } from '../../dist/contract/index.js'
+import type { LeaseEnd, Problem } from '../../dist/contract/index.js'
 import type { Ran } from '../support/callers.js'
 import { holderOf as holder, marker } from '../support/holder.js'
 import { makeWorld, processWith, type World, waitUntil } from '../support/world.js'
@@ -159,6 +159,11 @@ describe('recall', () => {
     const second = await holder.nth(2)
     expect(second.pod).not.toBe(first.pod)
     expect(second.result.stdout).toBe('2\n')
+    // Its caller learns of it from the lease workflow's result: no signal, which not every SDK can take.
+    const { events = [] } = await holder.handle.fetchHistory()
+    const [ended] = events!.flatMap((event) => event.childWorkflowExecutionCompletedEventAttributes ?? [])
+    const notice = JSON.parse(Buffer.from(ended!.result!.payloads![0]!.data!).toString()) as LeaseEnd
+    expect(notice).toMatchObject({ v: 1, leaseId: expect.any(String), end: 'recalled' })
     await holder.handle.signal('finish', 'complete')
   })
 

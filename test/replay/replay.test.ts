@@ -83,6 +83,16 @@ describe('a caller', () => {
     expect(new Set(leases.map(({ args }) => (args[0] as LeaseInput).leaseId)).size).toBe(2)
   })
 
+  test('that is cancelled leaves its lease to its close: the notice still arrives while it cleans up', async () => {
+    await commandsOf('caller-cancelled')
+    // As it replays: today's library asks for no cancel of the child either. A release does.
+    const cancels = (name: string) =>
+      readHistory(name).events.some(
+        ({ eventType }) => eventType === 'EVENT_TYPE_REQUEST_CANCEL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED',
+      )
+    expect([cancels('caller-cancelled'), cancels('caller-loop')]).toEqual([false, true])
+  })
+
   test('names a job by its sandbox and the number of the call, the same after another acquire', async () => {
     const jobs = (await commandsOf('caller-revoked')).filter(({ type }) => type === 'firepool.run')
     const [first, revoked, again] = jobs.map(({ args }) => args[0] as RunInput)
