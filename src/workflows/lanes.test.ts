@@ -92,4 +92,14 @@ describe('a pool that must continue as new', () => {
     expect(results.map(([id]) => id)).toEqual(['e1', 'e2'])
     expect(lanes.idle).toBe(true)
   })
+
+  test('goes on with what waits when it may not end yet after all', async () => {
+    const { lanes, calls } = aPool()
+    lanes.stop()
+    for (const id of ids(1, 3)) lanes.push([remove(id)])
+    expect(calls).toEqual([])
+    lanes.goOn()
+    expect(calls.map((call) => call.ids)).toEqual([['e1', 'e2', 'e3']])
+    expect(lanes.idle).toBe(false)
+  })
 })

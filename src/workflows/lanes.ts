@@ -54,13 +54,15 @@ export class Lanes {
     return true
   }
 
-  /** Issues nothing from now on: what waits is carried over to the next run with its ids. */
+  /** Issues nothing until it goes on: what waits is carried over to the next run with its ids. */
   stop(): void {
     this.stopped = true
   }
 
-  get isStopped(): boolean {
-    return this.stopped
+  goOn(): void {
+    if (!this.stopped) return
+    this.stopped = false
+    for (const lane of this.waiting.keys()) this.pump(lane)
   }
 
   push(effects: Effect[]): void {

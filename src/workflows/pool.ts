@@ -133,17 +133,16 @@ class PoolEntity {
     }
   }
 
-  private get room(): number {
-    return this.lanes.isStopped ? Number.POSITIVE_INFINITY : roomForRequests(this.state)
-  }
-
   private get hasWork(): boolean {
-    return this.inbox.some(({ kind }) => kind !== 'request') || (this.inbox.length > 0 && this.room > 0)
+    return (
+      this.inbox.some(({ kind }) => kind !== 'request') ||
+      (this.inbox.length > 0 && roomForRequests(this.state) > 0)
+    )
   }
 
   /** What came; of the requests no more than there is room to refuse. The others wait until those have heard of it. */
   private takeInbox(): PoolEvent[] {
-    let { room } = this
+    let room = roomForRequests(this.state)
     const later: PoolEvent[] = []
     const now = this.inbox.splice(0).filter((event) => {
       if (event.kind !== 'request' || room-- > 0) return true
@@ -175,10 +174,15 @@ class PoolEntity {
     const progress = { signals, updates, events: workflowInfo().historyLength }
     const time = continuation(progress, this.input.continueAfter)
     if (time === 'goOn' && !this.upgradeAsked) return
+    // Who is refused must hear of it, and as long as some wait for that nothing is held back.
+    if (this.inbox.length > 0) {
+      this.lanes.goOn()
+      return
+    }
     const must = time === 'must'
     // An upgrade does not wait for a pool under load to have nothing to do: what is not under way yet is carried over.
-    if (must || time === 'forced' || (this.upgradeAsked && this.inbox.length === 0)) this.lanes.stop()
-    if (this.inbox.length > 0 || !(this.lanes.idle || must) || !this.mayClose(now)) return
+    if (must || time === 'forced' || this.upgradeAsked) this.lanes.stop()
+    if (!(this.lanes.idle || must) || !this.mayClose(now)) return
     const carried = snapshot(this.state)
     const next: PoolInput = { v: 1, spec: this.state.spec, carried }
     if (this.input.continueAfter) next.continueAfter = this.input.continueAfter

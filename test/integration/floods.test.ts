@@ -89,6 +89,23 @@ describe('a pool whose state is nearly as large as it may be', () => {
   })
 })
 
+test('a pool that is forced to continue as new, with more to refuse than it has room to tell at once: each hears of it', async () => {
+  const { pool, asked, told, close } = await stubBroker('refusing', {
+    spec: { budget: 0, maxPods: 1, queueLimit: 0 },
+    // What is on its way for the first of them is enough to be forced.
+    continueAfter: { signals: 8_000, events: 20 },
+  })
+  try {
+    await Promise.all([1, 2].map(() => pool.request(LIMIT.queue, { batch: LIMIT.queue })))
+    await waitUntil('all are told', () => new Set(told.map(({ leaseId }) => leaseId)).size === asked.length)
+    expect(new Set(told.map(({ leaseId }) => leaseId))).toEqual(new Set(asked))
+    expect(await pool.runs()).toBeGreaterThan(1)
+    expect(await pool.badTasks()).toEqual({ forceClosed: 0, others: [] })
+  } finally {
+    await close()
+  }
+})
+
 describe('a namespace that refuses search attributes', () => {
   let server: DevServer
   let home: string

@@ -32,6 +32,13 @@ interface StubPod {
   incarnation: string
 }
 
+interface StubOptions {
+  /** what is different in the pool's spec */
+  spec?: object
+  /** see PoolInput */
+  continueAfter?: { signals: number; events: number }
+}
+
 const LOOK_MS = 50
 const HOUR_MS = 3_600_000
 const BATCH = 100
@@ -40,7 +47,7 @@ const BATCH = 100
  * A real server and a real pool workflow whose pods are only said to be there: more of them than a machine has room for.
  * `told` is what lease workflows would have heard.
  */
-export async function stubBroker(name: string) {
+export async function stubBroker(name: string, { spec: more = {}, ...input }: StubOptions = {}) {
   const dir = await mkdtemp(join(tmpdir(), 'firepool-stub-'))
   const server = await startDevServer({ logFile: join(dir, 'server.log') })
   const stub = stubActivities()
@@ -60,22 +67,23 @@ export async function stubBroker(name: string) {
   const channelArgs = { 'grpc.max_receive_message_length': 64 * 1024 * 1024 }
   const clientConnection = await Connection.connect({ address: server.address, channelArgs })
   const client = new Client({ connection: clientConnection })
-  const spec = checkPoolSpec({ v: 1, name, budget: 2_000, maxPods: 2_000, standby: 0, keepAliveMs: '10h' })
+  const roomy = { budget: 2_000, maxPods: 2_000, standby: 0, keepAliveMs: '10h' }
+  const spec = checkPoolSpec({ v: 1, name, ...roomy, ...more })
   const workflowId = poolWorkflowId(name)
   await client.workflow.start(WORKFLOW.pool, {
     workflowId,
     taskQueue: QUEUE.workflows,
-    args: [{ v: 1, spec: spec.value }],
+    args: [{ v: 1, spec: spec.value, ...input }],
   })
   const handle = client.workflow.getHandle(workflowId)
   const asked: string[] = []
   const status = () => handle.query<PoolStatus>(QUERY.status)
-  const inBatches = async (signal: string, all: readonly object[]) => {
-    for (let at = 0; at < all.length; at += BATCH)
-      await handle.signal(signal, { v: 1, batch: all.slice(at, at + BATCH) })
+  const inBatches = async (signal: string, all: readonly object[], size = BATCH) => {
+    for (let at = 0; at < all.length; at += size)
+      await handle.signal(signal, { v: 1, batch: all.slice(at, at + size) })
   }
   const pool = {
-    async request(count: number, more: { caller?: (id: string) => string } = {}) {
+    async request(count: number, more: { caller?: (id: string) => string; batch?: number } = {}) {
       const requests = Array.from({ length: count }, () => {
         const leaseId = randomUUID()
         asked.push(leaseId)
@@ -94,7 +102,7 @@ export async function stubBroker(name: string) {
           replyTo: 'signal',
         }
       })
-      await inBatches('firepool.request', requests)
+      await inBatches('firepool.request', requests, more.batch)
     },
     releaseAll: () =>
       inBatches(
@@ -121,10 +129,12 @@ export async function stubBroker(name: string) {
       await waitUntil('it has continued as new', async () => (await handle.describe()).runId !== runId)
       return inputBytes((await runsOf({ client }, workflowId)).at(-1)!)
     },
+    runs: async () => (await runsOf({ client }, workflowId)).length,
     badTasks: async () => badTasks(await runsOf({ client }, workflowId)),
   }
   return {
     pool,
+    asked,
     told,
     async close() {
       for (const worker of workers) worker.shutdown()
