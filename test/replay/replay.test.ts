@@ -23,6 +23,8 @@ import { PATCHES } from '../../dist/workflows/patches.js'
 import { type Command, commandSinks } from '../support/command-log.js'
 import { historyNames, historyText, privateIn, readHistory, workflowOf } from '../support/histories.js'
 
+/** Bundling has the machine to itself as little as any other test: a hang, not a speed limit. */
+const HANG_MS = 120_000
 const SIZE_LIMIT_BYTES = 1_000_000
 const logger = new DefaultLogger('ERROR')
 Runtime.install({ logger })
@@ -39,7 +41,7 @@ beforeAll(async () => {
   callers = {
     workflowBundle: await bundleWorkflowCode({ workflowsPath, workflowInterceptorModules, logger }),
   }
-})
+}, HANG_MS)
 
 const names = historyNames()
 
