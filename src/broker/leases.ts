@@ -5,7 +5,14 @@ import { poolOfShard } from '../contract/shards.js'
 import { keepEarlyToken, takeEarlyToken } from './early-tokens.js'
 import { holderKey, slotKey, tombstoneKey } from './keys.js'
 import { drainPod, movePod, removePod, setKeepAlive } from './pods.js'
-import { hasRoomForNotices, refuseAtAdmission, waitReason, waitRemedy } from './policy/admission.js'
+import {
+  hasRoomForNotices,
+  hasRoomForPods,
+  hasRoomForTombstones,
+  refuseAtAdmission,
+  waitReason,
+  waitRemedy,
+} from './policy/admission.js'
 import { firstKeepAliveDeadline, idleDeadline, isStale } from './policy/keep-alive.js'
 import { hasWarmPod } from './policy/placement.js'
 import { leaseBytes, textBytes } from './size.js'
@@ -270,7 +277,8 @@ export function offerToken(turn: Turn, leaseId: string, token: string): void {
     })
     return
   }
-  if (hasRoomForNotices(state)) keepEarlyToken(turn, leaseId, token)
+  // Its attempt offers another one when this one is not kept.
+  if (hasRoomForPods(state)) keepEarlyToken(turn, leaseId, token)
 }
 
 /** The lease's newest token; null when it is used up. */
@@ -378,9 +386,9 @@ export function bury(turn: Turn, leaseId: string, deadlineMs: number): void {
   tombstones.delete(key)
   tombstones.set(key, until)
   wakeAt(turn, until, 'tombstone', key)
-  if (tombstones.size > LIMIT.tombstones) {
-    const oldest = tombstones.keys().next().value
-    if (oldest !== undefined) tombstones.delete(oldest)
+  for (const oldest of tombstones.keys()) {
+    if (tombstones.size <= LIMIT.tombstones && hasRoomForTombstones(turn.state)) return
+    tombstones.delete(oldest)
   }
 }
 

@@ -219,6 +219,39 @@ describe('its size', () => {
     expect(Buffer.byteLength(carried(w))).toBeLessThan(LIMIT.stateBytes)
   }, 120_000)
 
+  it.each<[string, (w: World) => void]>([
+    [
+      'ends are remembered',
+      (w) => {
+        for (let i = 0; i < LIMIT.tombstones; i++) w.release(w.random.uuid())
+      },
+    ],
+    [
+      'tokens come early',
+      (w) => {
+        for (let i = 0; i < LIMIT.queue; i++) w.token(w.random.uuid(), 't'.repeat(540))
+      },
+    ],
+  ])('keeps room to tell those who are refused, however many %s', (_, flood) => {
+    const w = makeWorld({ spec: { budget: 0, queueLimit: 2_000 }, checkIndex: false })
+    const ask = (count: number) => {
+      const asked: string[] = []
+      for (let i = 0; i < count; i++)
+        asked.push(w.request({ caller: `${w.random.uuid()}${'x'.repeat(400)}`, timeoutMs: 3_600 * SECOND }))
+      return asked
+    }
+    for (let i = 0; i < 20; i++) {
+      ask(100)
+      w.advance(SECOND)
+    }
+    flood(w)
+    w.advance(SECOND)
+    const refused = ask(50)
+    w.advance(SECOND)
+    for (const lease of refused) expect(w.end(lease).problem?.code).toBe('QueueFull')
+    expect(Buffer.byteLength(carried(w))).toBeLessThan(LIMIT.stateBytes)
+  })
+
   it('does not contain the profile once for each pod that starts', () => {
     const w = makeWorld({ spec: { standby: 100, maxPods: 200 } })
     const profile = { ...w.state.spec.profile, env: { BIG: 'x'.repeat(50_000) } }

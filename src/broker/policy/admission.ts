@@ -35,6 +35,15 @@ export function hasRoomForPods(state: PoolState): boolean {
   return stateBytes(state) <= LIMIT.admissionBytes + (LIMIT.stateBytes - LIMIT.admissionBytes) / 5
 }
 
+/**
+ * What has ended is remembered in what leases and pods leave: past this the oldest ends are forgotten, or there would be no
+ * room to tell those who are refused. What is on its way counts not: it is over in a moment.
+ */
+export function hasRoomForTombstones(state: PoolState): boolean {
+  const lasting = stateBytes(state) - state.index.effectBytes
+  return lasting <= LIMIT.admissionBytes + (LIMIT.stateBytes - LIMIT.admissionBytes) / 4
+}
+
 const NOTICES_BELOW_BYTES = (LIMIT.admissionBytes + LIMIT.stateBytes) / 2
 /** The notice to somebody who was refused, from above for ids that are not extreme. */
 const REFUSAL_BYTES = 1_000
