@@ -15,7 +15,7 @@ import {
 } from './policy/admission.js'
 import { firstKeepAliveDeadline, idleDeadline, isStale } from './policy/keep-alive.js'
 import { hasWarmPod } from './policy/placement.js'
-import { leaseBytes, textBytes } from './size.js'
+import { leaseBytes, tokenBytes } from './size.js'
 import type { GrantedLease, Lease, Pod, PoolState, WaitingLease } from './state.js'
 import { assert, issue, type Turn, wakeAt } from './turn.js'
 
@@ -259,6 +259,8 @@ export function offerToken(turn: Turn, leaseId: string, token: string): void {
   const { state } = turn
   const lease = state.leases.get(leaseId)
   if (lease) {
+    // One of extreme length: its attempt offers another later, when there may be room.
+    if (tokenBytes(lease.request, token) > 0 && !hasRoomForPods(state)) return
     setToken(turn, lease, token)
     if (lease.kind === 'granted') deliver(turn, lease)
     return
@@ -283,7 +285,7 @@ export function offerToken(turn: Turn, leaseId: string, token: string): void {
 
 /** The lease's newest token; null when it is used up. */
 export function setToken(turn: Turn, lease: Lease, token: string | null): void {
-  const bytes = textBytes(token ?? '') - textBytes(lease.token ?? '')
+  const bytes = tokenBytes(lease.request, token) - tokenBytes(lease.request, lease.token)
   lease.token = token
   lease.bytes += bytes
   turn.state.index.leaseBytes += bytes

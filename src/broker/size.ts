@@ -6,6 +6,8 @@ import type { Pod } from './state.js'
 const POD_ROW = 186
 const LEASE_ROW = 246
 const EFFECT_ROW = 80
+/** A task token of the server has about 400 bytes, in base64 a third more: the lease of who waits by token has room for one. */
+const TOKEN_ROOM = 600
 
 /**
  * Sizes in a snapshot, in bytes of UTF-8 JSON, from above: admission stops before a carried state can grow so large
@@ -17,7 +19,13 @@ export function leaseBytes(asked: LeaseRequest): number {
   const names = textBytes(asked.caller) + textBytes(asked.reuseTag) + textBytes(asked.slot)
   // The id stands in the pod's row as well, once the lease is granted.
   const rest = 2 * textBytes(asked.leaseId) + textBytes(asked.leaseWorkflowId) + textBytes(asked.tenant)
-  return LEASE_ROW + ids + names + rest
+  return LEASE_ROW + ids + names + rest + (asked.replyTo === 'token' ? TOKEN_ROOM : 0)
+}
+
+/** What a lease's token takes beyond the room that its lease has for it. */
+export function tokenBytes({ replyTo }: LeaseRequest, token: string | null): number {
+  const bytes = textBytes(token ?? '')
+  return replyTo === 'token' ? Math.max(0, bytes - TOKEN_ROOM) : bytes
 }
 
 export function podBytes(pod: Pod): number {

@@ -252,6 +252,20 @@ describe('its size', () => {
     expect(Buffer.byteLength(carried(w))).toBeLessThan(LIMIT.stateBytes)
   })
 
+  it('stays below what the server takes, however many wait with a token', () => {
+    const w = makeWorld({ spec: { budget: 0, queueLimit: 2_000 }, checkIndex: false })
+    for (let i = 0; i < 20; i++) {
+      for (let n = 0; n < 100; n++)
+        w.request({ caller: w.random.uuid(), timeoutMs: 3_600 * SECOND, replyTo: 'token' })
+      w.advance(SECOND)
+    }
+    for (const length of [540, 4_096]) {
+      for (const lease of w.state.leases.keys()) w.token(lease, 't'.repeat(length))
+      w.advance(SECOND)
+      expect(Buffer.byteLength(carried(w))).toBeLessThan(LIMIT.stateBytes)
+    }
+  })
+
   it('does not contain the profile once for each pod that starts', () => {
     const w = makeWorld({ spec: { standby: 100, maxPods: 200 } })
     const profile = { ...w.state.spec.profile, env: { BIG: 'x'.repeat(50_000) } }
