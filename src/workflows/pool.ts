@@ -1,4 +1,5 @@
 import {
+  CancellationScope,
   condition,
   continueAsNew,
   defineQuery,
@@ -57,9 +58,14 @@ const PAGE_ALWAYS_BELOW = 100
  * @returns when the pool was deleted and its last pod is gone
  */
 export async function pool(input: PoolInput): Promise<{ v: 1; pool: string; end: 'deleted' }> {
-  const entity = new PoolEntity(input)
-  await entity.live()
-  return { v: 1, pool: entity.state.spec.name, end: 'deleted' }
+  const { cancelRequested } = CancellationScope.current()
+  // Its callers and pods depend on it: a cancel is no order to leave them.
+  return await CancellationScope.nonCancellable(async () => {
+    const entity = new PoolEntity(input)
+    cancelRequested.catch(() => entity.wasCancelled())
+    await entity.live()
+    return { v: 1, pool: entity.state.spec.name, end: 'deleted' }
+  })
 }
 
 class PoolEntity {
@@ -106,6 +112,12 @@ class PoolEntity {
       () => isFinished(this.state),
     )
     this.mirror.readFeatures()
+  }
+
+  /** Counted and named in its status, as everything that cannot be acted on. */
+  wasCancelled(): void {
+    const reason = `a pool does not end by it; delete it with firepool pool delete ${this.state.spec.name}`
+    this.inbox.push({ kind: 'poison', name: 'cancel', reason })
   }
 
   /** The main loop. Handlers only enqueue; the pool acts at its own pace. */
@@ -340,7 +352,10 @@ class PoolEntity {
 
   private act(...asked: PoolEvent[]): void {
     const { effects } = step(this.state, [...this.takeInbox(), ...asked], Date.now())
-    this.lanes.push(effects)
+    // Handlers run in the scope of the whole workflow, in which nothing can be issued once it was cancelled.
+    if (CancellationScope.current().consideredCancelled)
+      void CancellationScope.nonCancellable(async () => this.lanes.push(effects))
+    else this.lanes.push(effects)
     this.acted = true
     this.answeredAt = workflowInfo().historyLength
   }

@@ -33,7 +33,20 @@ import { LAST_LINE, plain } from './markdown.js'
  * @throws ApplicationFailure of type InvalidRequest for bad input
  */
 export async function session(input: SessionInput): Promise<SessionEnd> {
-  return await new Session(input).live()
+  return await started(input).live()
+}
+
+function started(input: SessionInput): Session {
+  try {
+    return new Session(input)
+  } catch (error) {
+    // Who started it by its first job waits for the answer to that, and would hear that there is no such update.
+    const refuse = (_: SessionRun): never => {
+      throw error
+    }
+    setHandler(defineUpdate<JobResult, [SessionRun]>(SESSION_UPDATE.run), refuse, { validator: refuse })
+    throw error
+  }
 }
 
 class Session {

@@ -135,6 +135,33 @@ describe('poison signals', () => {
   })
 })
 
+describe('a pool whose workflow is cancelled', () => {
+  test('goes on: it says how to delete it, serves its callers, takes orders, and ends when it is deleted', async () => {
+    const pool = await world.pool('cancelled', { keepAliveMs: 500 })
+    const holder = await holderOf(world, 'cancelled')
+    await holder.job('echo 1')
+    await holder.nth(1)
+    await pool.handle.cancel()
+    const { poison } = await pool.until('it has heard of it', (s) => s.poison.count === 1)
+    expect(poison.last).toBe(
+      'cancel: a pool does not end by it; delete it with firepool pool delete cancelled',
+    )
+    await pool.until('an idle lease is recalled as ever', (s) => s.ends.recalled === 1)
+    await holder.job('echo 2')
+    expect((await holder.nth(2)).result.stdout).toBe('2\n')
+    // By the update, which acts outside of the main loop.
+    expect(await runJob({ v: 1, pool: 'cancelled', job: { command: 'echo 3' } })).toMatchObject({
+      stdout: '3\n',
+    })
+    await holder.finish()
+    // What is on its way is carried over.
+    await pool.handle.executeUpdate(UPDATE.upgrade)
+    await pool.handle.executeUpdate(UPDATE.delete, { args: [{ v: 1, force: true }] })
+    expect(await pool.handle.result()).toMatchObject({ end: 'deleted' })
+    expect(badTasks(await runsOf(world, poolWorkflowId('cancelled')))).toEqual({ forceClosed: 0, others: [] })
+  })
+})
+
 describe('a grant that cannot be decoded, to the workflow of a caller', () => {
   test('is dropped while the caller lives, and the real one is taken', async () => {
     const pool = await world.pool('raw-grant', { budget: 0 })

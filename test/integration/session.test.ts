@@ -1,7 +1,16 @@
+import { randomUUID } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { WithStartWorkflowOperation, type Workflow, WorkflowUpdateFailedError } from '@temporalio/client'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { createFirepoolClient, type FirepoolClient, FirepoolError } from '../../dist/client/index.js'
+import {
+  type JobResult,
+  QUEUE,
+  SESSION_UPDATE,
+  type SessionRun,
+  WORKFLOW,
+} from '../../dist/contract/index.js'
 import { marker } from '../support/holder.js'
 import { makeWorld, processWith, type World, waitUntil } from '../support/world.js'
 
@@ -114,6 +123,31 @@ describe('a session', () => {
       await waitUntil('the job is gone', () => processWith(mark).length === 0)
     }
   })
+
+  test.each([{ ttl: '-1s' }, { ttl: '25h' }, { foo: 1 }, { onPodLost: 'x' }, { v: 2 }, null])(
+    'that is started wrongly by another SDK says so to who sent its first job: %j',
+    async (wrong) => {
+      const startWorkflowOperation = new WithStartWorkflowOperation(WORKFLOW.session, {
+        workflowId: `wrong-${randomUUID()}`,
+        taskQueue: QUEUE.workflows,
+        workflowIdConflictPolicy: 'FAIL',
+        args: [wrong && { v: 1, pool: 'nobody-asks', ...wrong }],
+      })
+      const run = world.client.workflow.executeUpdateWithStart<Workflow, JobResult, [SessionRun]>(
+        SESSION_UPDATE.run,
+        { startWorkflowOperation, args: [{ v: 1, job: { command: 'true' } }] },
+      )
+      const error = await run.catch((e: unknown) => e)
+      expect(error).toBeInstanceOf(WorkflowUpdateFailedError)
+      const { cause } = error as WorkflowUpdateFailedError
+      expect(cause).toMatchObject({
+        type: 'InvalidRequest',
+        details: [{ code: 'InvalidRequest', origin: 'caller' }],
+      })
+      const handle = await startWorkflowOperation.workflowHandle()
+      await expect(handle.result()).rejects.toMatchObject({ cause: { type: 'InvalidRequest' } })
+    },
+  )
 
   test('failures are typed: a pool that is not there, bad jobs and options', async () => {
     expect(await problemOf(firepool.session('nowhere').run({ command: 'true' }))).toMatchObject({
