@@ -42,6 +42,15 @@ export function tellShards(turn: Turn): void {
   route(state, wanted)
 }
 
+/**
+ * Shards 1 to `last` may be there, of a head that was terminated: each counts as one that holds the whole until it has said what it
+ * holds, and is told what it is now, be it to leave.
+ */
+export function expectShards({ shards, spec }: PoolState, last: number): void {
+  const cap = { seats: spec.budget, pods: spec.maxPods }
+  for (let index = 1; index <= last; index++) shards.set(index, { ...newRecord(), cap })
+}
+
 function newRecord(): ShardRecord {
   return { cap: { seats: 0, pods: 0 }, told: '', effect: null, at: 0, open: false, report: null }
 }

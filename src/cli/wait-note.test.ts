@@ -54,3 +54,8 @@ test('nobody takes the work', () => {
   )
   expect(waitNote({ for: 'worker', taskQueue: QUEUE.workflows }, 0)).toContain('takes the workflow')
 })
+
+test('a pool that answers nobody is named, with what to do', () => {
+  const note = waitNote({ for: 'answer', pool: 'cpu', why: 'its workflow task fails; look at it' }, 0)
+  expect(note).toBe('waiting for pool cpu to answer: its workflow task fails; look at it')
+})

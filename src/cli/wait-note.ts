@@ -11,6 +11,7 @@ export function waitNote(waiting: Waiting, now: number): string {
     const what = waiting.taskQueue === QUEUE.workflows ? 'workflow' : 'job'
     return `waiting for a worker that takes the ${what}: look whether firepool worker (or firepool dev) runs, and whether its --job-slots are all in use`
   }
+  if (waiting.for === 'answer') return `waiting for pool ${waiting.pool} to answer: ${waiting.why}`
   const { row, total, status } = waiting
   const left = formatMs(Math.max(0, row.deadlineMs - now))
   const place = `${row.reason}, place ${row.position} of ${total} in the queue, gives up in ${left}`

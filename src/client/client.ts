@@ -44,9 +44,9 @@ import {
 import { acceptedValue, endedByTemporal, meaningOf, poolNotFound } from './errors.js'
 import { isPolled } from './pollers.js'
 import { openSession, type Session, type SessionOptions } from './session.js'
-import { askShards, pageOfAll, wholeStatus } from './shards.js'
+import { askShards, lastShardOf, pageOfAll, wholeStatus } from './shards.js'
 import { specInForce } from './spec-history.js'
-import { FirepoolUnavailableError, notAuthorized } from './unavailable.js'
+import { FirepoolUnavailableError, notAuthorized, stuck } from './unavailable.js'
 import { lookAtWait, type Waiting, watchWait } from './waiting.js'
 
 /** How long a pool may take to answer; it answers in milliseconds unless no worker runs. */
@@ -167,11 +167,12 @@ class TemporalFirepoolClient implements FirepoolClient {
   /** @returns false when the pool is there already */
   private async startPool(spec: PoolSpec): Promise<boolean> {
     try {
+      const lastShard = await lastShardOf(this.client, spec.name)
       await this.client.workflow.start(WORKFLOW.pool, {
         workflowId: poolWorkflowId(spec.name),
         taskQueue: QUEUE.workflows,
         workflowIdConflictPolicy: WorkflowIdConflictPolicy.FAIL,
-        args: [{ v: 1, spec } satisfies PoolInput],
+        args: [{ v: 1, spec, ...(lastShard > 0 ? { lastShard } : {}) } satisfies PoolInput],
       })
       return true
     } catch (error) {
@@ -431,12 +432,7 @@ class TemporalFirepoolClient implements FirepoolClient {
       case 'unanswered':
         return this.unanswered(error)
       case 'stuck':
-        return new FirepoolUnavailableError(
-          'NoAnswer',
-          `workflow ${poolWorkflowId(pool)} answers nobody, because its workflow task fails`,
-          "look at it in the Temporal UI, and at the worker's log; it goes on by itself once a worker can run it",
-          { cause: error },
-        )
+        return error instanceof FirepoolUnavailableError ? error : stuck(poolWorkflowId(pool), error)
       case 'unknown':
         return error
     }

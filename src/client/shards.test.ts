@@ -1,7 +1,8 @@
+import { type Client, ServiceError } from '@temporalio/client'
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
 import type { Page } from '../contract/index.js'
-import { pageOfAll } from './shards.js'
+import { askShards, pageOfAll } from './shards.js'
 
 it('pages over all shards as over one list: every row once, in the order of the shards', async () => {
   const lists = fc.array(fc.array(fc.nat(), { maxLength: 7 }), { minLength: 1, maxLength: 5 })
@@ -32,4 +33,26 @@ it('leaves out a shard that has just ended', async () => {
     shard === 0 ? { v: 1, rows: ['a'], total: 1, next: null } : null,
   )
   expect(page).toEqual({ v: 1, rows: ['a'], total: 1, next: null })
+})
+
+it('a shard whose workflow task fails is named, not its head', async () => {
+  // As grpc-js has it: @temporalio/client tells it by its code, details and metadata.
+  const failed = Object.assign(new Error('FAILED_PRECONDITION'), {
+    code: 9,
+    details: 'Cannot query workflow due to Workflow Task in failed state.',
+    metadata: {},
+  })
+  const handle = (workflowId: string) => ({
+    workflowId,
+    describe: async () => ({ status: { name: 'RUNNING' }, runId: 'r' }),
+    query: async () => {
+      throw new ServiceError('query failed', { cause: failed })
+    },
+  })
+  const client = { workflow: { getHandle: handle } } as unknown as Client
+  await expect(askShards(client, 'cpu', [2], 'firepool.status')).rejects.toMatchObject({
+    reason: 'NoAnswer',
+    why: 'workflow pool/cpu.2 answers nobody, because its workflow task fails',
+    remedy: expect.stringMatching(/terminate, then apply the pool again/),
+  })
 })

@@ -1,4 +1,4 @@
-import type { Client } from '@temporalio/client'
+import { type Client, WorkflowNotFoundError } from '@temporalio/client'
 import {
   LIMIT,
   type Page,
@@ -9,6 +9,7 @@ import {
   shardName,
 } from '../contract/index.js'
 import { meaningOf } from './errors.js'
+import { stuck } from './unavailable.js'
 
 /** Asks shards of a pool. One that has ended is left out. */
 export async function askShards<T>(
@@ -34,11 +35,33 @@ export async function askShards<T>(
         },
       ]
     } catch (error) {
-      if (meaningOf(error).kind === 'poolNotFound') return []
-      throw error
+      const { kind } = meaningOf(error)
+      if (kind === 'poolNotFound') return []
+      // Not its head: whoever looks at that finds nothing wrong.
+      throw kind === 'stuck' ? stuck(poolWorkflowId(name), error) : error
     }
   })
   return (await Promise.all(answers)).flat()
+}
+
+/**
+ * The index of the last shard that runs, 0 when there is none. Shards outlive a head that was terminated, and only a head
+ * knows how many there should be: a new one is told how far to look.
+ */
+export async function lastShardOf(client: Client, pool: string): Promise<number> {
+  const shards = Array.from({ length: LIMIT.shards - 1 }, (_, i) => i + 1)
+  const running = await Promise.all(
+    shards.map(async (shard) => {
+      try {
+        const handle = client.workflow.getHandle(poolWorkflowId(shardName(pool, shard)))
+        return (await handle.describe()).status.name === 'RUNNING' ? shard : 0
+      } catch (error) {
+        if (error instanceof WorkflowNotFoundError) return 0
+        throw error
+      }
+    }),
+  )
+  return Math.max(...running)
 }
 
 /** The status of a whole pool, from those of its shards; what only the head knows (spec, mode, fleet) is the head's. */

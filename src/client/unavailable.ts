@@ -32,3 +32,13 @@ export function notAuthorized(server: string, cause: unknown): FirepoolUnavailab
     { cause },
   )
 }
+
+/** A workflow of a pool fails its tasks: only what mends that helps. */
+export function stuck(workflowId: string, cause: unknown): FirepoolUnavailableError {
+  return new FirepoolUnavailableError(
+    'NoAnswer',
+    `workflow ${workflowId} answers nobody, because its workflow task fails`,
+    "look at it in the Temporal UI, and at the worker's log; it goes on by itself once a worker can run it, and if none ever can: temporal workflow terminate, then apply the pool again",
+    { cause },
+  )
+}

@@ -2,6 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Client } from '@temporalio/client'
 import { ACTIVITY, isRecord, type Page, type PoolStatus, QUEUE, type QueueRow } from '../contract/index.js'
 import { firstValue } from './payload.js'
+import { FirepoolUnavailableError } from './unavailable.js'
 
 /** What a job of `firepool.runJob` waits for before it starts. */
 export type Waiting =
@@ -9,6 +10,8 @@ export type Waiting =
   | { for: 'pod'; row: QueueRow; total: number; status: PoolStatus }
   /** a worker that takes its next task from this task queue */
   | { for: 'worker'; taskQueue: string }
+  /** the pool, which answers nobody: cause and remedy */
+  | { for: 'answer'; pool: string; why: string }
 
 /** A job that starts at once is not asked about: each look costs the server a call, and the pool two queries. */
 const FIRST_LOOK_MS = 1_000
@@ -56,6 +59,7 @@ export async function watchWait(
 }
 
 function outline(waiting: Waiting): string {
+  if (waiting.for === 'answer') return waiting.why
   return waiting.for === 'pod' ? `${waiting.row.reason} ${waiting.row.position}` : waiting.taskQueue
 }
 
@@ -74,7 +78,11 @@ export async function lookAtWait(
   // An activity that a worker has taken acquires for milliseconds, then it runs the job.
   if (activities.length > 0) return null
   const leaseId = await leaseIdOf(client, workflowId, runId)
-  return leaseId === null ? null : inQueue(pools, pool, leaseId)
+  if (leaseId === null) return null
+  return inQueue(pools, pool, leaseId).catch((error: unknown) => {
+    if (!(error instanceof FirepoolUnavailableError)) throw error
+    return { for: 'answer', pool, why: `${error.why}; ${error.remedy}` }
+  })
 }
 
 /** The lease that a run asked for last. */

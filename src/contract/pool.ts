@@ -68,6 +68,8 @@ export interface PoolInput {
   continueAfter?: { signals: number; events: number }
   /** of a shard: the order that it starts with */
   order?: ShardOrder
+  /** the last shard that was seen when the pool was started anew: its head had been terminated */
+  lastShard?: number
 }
 
 /** Query `firepool.status`. */

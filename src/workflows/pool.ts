@@ -13,6 +13,7 @@ import {
 import {
   acquired,
   createState,
+  expectShards,
   isFinished,
   nextDeadline,
   type PoolEvent,
@@ -33,6 +34,7 @@ import { checkShardOrder, readShardSpec } from '../contract/check-shard.js'
 import { checkPoolSpec, readPoolSpec } from '../contract/check-spec.js'
 import { livePool, problem } from '../contract/errors.js'
 import type { Acquired } from '../contract/lease.js'
+import { LIMIT } from '../contract/limits.js'
 import { QUERY, SIGNAL, UPDATE } from '../contract/names.js'
 import type { PageRequest, PoolInput, PoolStatus, ShardReport } from '../contract/pool.js'
 import { Alarm } from './alarm.js'
@@ -92,13 +94,14 @@ class PoolEntity {
     const read = isShard ? readShardSpec : old ? readPoolSpec : checkPoolSpec
     const spec = read(isRecord(input) ? input.spec : undefined)
     if (spec.problem) throw failureOf(spec.problem)
-    const { carried } = input
+    const { carried, lastShard = 0 } = input
     const restored = carried === undefined ? null : restore(carried as Snapshot)
     this.state = restored?.state ?? createState(spec.value, uuid4().slice(0, UID_CHARS), Date.now())
     this.lanes = new Lanes(
       (lane, effects) => callLane(this.state.spec.name, lane, effects),
       (id, result) => this.inbox.push({ kind: 'result', id, result }),
     )
+    if (!restored && !order) expectShards(this.state, Math.min(lastShard, LIMIT.shards - 1))
     if (order && !restored) {
       const checked = checkShardOrder(order, this.state.spec.name)
       if (checked.problem) throw failureOf(checked.problem)

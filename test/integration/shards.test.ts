@@ -9,6 +9,7 @@ import {
   shardOfCaller,
 } from '../../dist/contract/index.js'
 import type { Ran } from '../support/callers.js'
+import { holderOf } from '../support/holder.js'
 import { makeWorld, type World, waitUntil } from '../support/world.js'
 
 let world: World
@@ -236,4 +237,32 @@ test('a worker that is killed while a pool is split anew loses no job, no lease 
   } finally {
     await crashing.close()
   }
+})
+
+test('a head that is terminated: applied again without shards it counts what they hold, and nobody gets more beside it', async () => {
+  await sharded('headless', { budget: 4, shards: 3 })
+  const callerOf = (shard: number) =>
+    Array.from({ length: 100 }, (_, i) => `agent-${i}`).find((c) => shardOfCaller(c, 3) === shard)!
+  const holders = await Promise.all(
+    [1, 2].map((shard) => holderOf(world, 'headless', { caller: callerOf(shard), pin: '10m' })),
+  )
+  for (const holder of holders) await holder.job('echo x > f')
+  for (const holder of holders) await holder.nth(1)
+  await world.client.workflow.getHandle(poolWorkflowId('headless')).terminate()
+  const again = { name: 'headless', budget: 1, standby: 0 }
+  expect((await firepool.applyPool(again)).outcome).toBe('created')
+  const late = await world.start<Ran[]>('loop', [{ pool: 'headless', jobs: [{ command: 'echo late' }] }])
+  await until('headless', 'it knows of both', (s) => s.leases === 2 && s.queue.capacity === 1)
+  for (const holder of holders) {
+    await holder.job('cat f')
+    expect((await holder.nth(2)).result.stdout).toBe('x\n')
+    const { budget, queue } = await firepool.describePool('headless')
+    expect([budget.held, queue.capacity]).toEqual([holder === holders[0] ? 2 : 1, 1])
+    await holder.finish()
+    await until('headless', 'it is given back', (s) => s.leases === 0 || s.leases === 1)
+  }
+  expect((await late.result())[0]!.result.stdout).toBe('late\n')
+  for (const shard of [1, 2])
+    await waitUntil('the shard has ended', async () => !(await isRunning(shardName('headless', shard))))
+  await until('headless', 'it is whole', (s) => s.leases === 0 && s.shards === undefined)
 })

@@ -68,8 +68,9 @@ export async function applyPools(
 
 /** e.g. 'cpu: created, budget 4, standby 1' */
 export function outcomeLine({ spec, outcome, status }: PoolOutcome): string {
-  const { name, budget, standby, profile } = spec
+  const { name, budget, standby, shards, profile } = spec
   const parts = [`${name}: ${outcome}`, `budget ${budget}`, `standby ${standby}`]
+  if (shards > 1) parts.push(`${shards} shards`)
   if (profile.startDelay) parts.push(startDelayLine(profile.startDelay))
   const resized = status?.budget.operator
   if (typeof resized === 'number')
