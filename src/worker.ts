@@ -82,14 +82,14 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
       ...shared,
       taskQueue: QUEUE.workflows,
       workflowBundle: await workflowBundle(converters.encoded),
-      activities: createDeliveryActivities({ client, signer }),
+      activities: createDeliveryActivities({ client, signer, backend }),
       maxCachedWorkflows: cachedWorkflows,
       ...ACTIVATION_LIMIT,
     }),
     Worker.create({
       ...shared,
       taskQueue: QUEUE.jobs,
-      activities: createJobActivities({ client, signer }),
+      activities: createJobActivities({ client, signer, backend }),
       maxConcurrentActivityTaskExecutions: jobSlots,
     }),
     Worker.create({

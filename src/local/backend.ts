@@ -2,7 +2,7 @@ import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
-import type { Backend, ObservedPod, PodOrder } from '../contract/index.js'
+import type { Backend, LeaseNote, ObservedPod, PodOrder } from '../contract/index.js'
 import { Janitor } from './janitor.js'
 import { launchRunner } from './launch.js'
 import { Observer } from './observation.js'
@@ -174,6 +174,13 @@ class ProcessBackend implements LocalBackend {
   watch(pool: string, onChange: (pod: ObservedPod) => void): () => void {
     return this.#watcher.watch(pool, onChange)
   }
+
+  annotate(pod: string, lease: LeaseNote): void {
+    if (isPodName(pod)) this.#registry.noteLease(pod, lease)
+  }
+
+  /** Nothing is kept for a pool as such. */
+  async forget(): Promise<void> {}
 
   async stopAll(pool?: string): Promise<number> {
     const pods = this.#registry.names().filter((pod) => {

@@ -367,6 +367,7 @@ describe('status', () => {
 test('listen addresses', () => {
   expect(parseListen('127.0.3.1:0')).toEqual({ host: '127.0.3.1', port: 0 })
   expect(parseListen('[::1]:80')).toEqual({ host: '::1', port: 80 })
+  expect(parseListen('fd00::1:80')).toEqual({ host: 'fd00::1', port: 80 })
   for (const wrong of ['', '127.0.0.1', ':x', '1.2.3.4:70000'])
     expect(() => parseListen(wrong)).toThrow('FIREPOOL_LISTEN')
 })

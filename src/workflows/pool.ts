@@ -38,6 +38,7 @@ import type { PageRequest, PoolInput, PoolStatus, ShardReport } from '../contrac
 import { Alarm } from './alarm.js'
 import { checkArgument, checkInput } from './decoded.js'
 import { failureOf } from './failure.js'
+import { forgetPool } from './forget-pool.js'
 import { takeSignals } from './intake.js'
 import { Lanes } from './lanes.js'
 import { Mirror } from './mirror.js'
@@ -58,6 +59,8 @@ const PAGE_ALWAYS_BELOW = 100
 export async function pool(input: PoolInput): Promise<{ v: 1; pool: string; end: 'deleted' }> {
   const entity = new PoolEntity(input)
   await entity.live()
+  // Local pods leave nothing, and the histories of their pools have no such activity.
+  if (entity.state.spec.profile.backend === 'kubernetes') await forgetPool(entity.state.spec.name)
   return { v: 1, pool: entity.state.spec.name, end: 'deleted' }
 }
 
