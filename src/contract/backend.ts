@@ -60,3 +60,14 @@ export interface Backend {
   /** The pool has ended and its pods are gone: what the backend kept for it goes too. */
   forget(pool: string): Promise<void>
 }
+
+/** The problem of an order that came to a worker of another backend. All workers of a deployment serve the same one. */
+export function otherBackend(
+  wanted: Profile['backend'],
+  served: Profile['backend'],
+): { reason: string; message: string } {
+  return {
+    reason: 'BackendNotServed',
+    message: `the pool's profile is of backend '${wanted}', this worker serves '${served}'; start its workers with --backend ${wanted}, or change profile.backend`,
+  }
+}
