@@ -186,16 +186,11 @@ export class ListWatch<T extends KubeObject> {
   }
 
   #watchFailed(error: Error & { statusCode?: number }): void {
-    const { resource, log } = this.#options
-    // Silence, or 410 as the answer to the request: a list says more than another try.
-    if (error.name === 'TimeoutError') {
-      log(`the watch of ${resource} said nothing for ${this.#options.idleMs} ms: listed anew`)
-      return
-    }
-    if (error.statusCode === 410 || error.name === 'AbortError') return
+    // Silence, which is normal in a quiet cluster; or 410 as the answer to the request. A list says more than another try.
+    if (error.name === 'TimeoutError' || error.name === 'AbortError' || error.statusCode === 410) return
     const { statusCode = 0, message } = error
     throw new KubeError(
-      { verb: 'watch', resource, namespace: this.#options.namespace },
+      { verb: 'watch', resource: this.#options.resource, namespace: this.#options.namespace },
       statusCode,
       error.name,
       message,
