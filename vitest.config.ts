@@ -8,7 +8,7 @@ import { defineConfig } from 'vitest/config'
 const REAL = { retry: 1 }
 
 /** The tests of a folder, one file after the other, on what test/support/{setup}-setup.ts has obtained. */
-const real = (name: string, setup: 'temporal' | 'production', testTimeout = 240_000) => ({
+const real = (name: string, setup: 'temporal' | 'production' | 'kubernetes', testTimeout = 240_000) => ({
   test: {
     name,
     include: [`test/${name}/**/*.test.ts`],
@@ -31,6 +31,7 @@ export default defineConfig({
       real('chaos', 'temporal'),
       real('soak', 'temporal', 600_000),
       real('production', 'production'),
+      real('kubernetes', 'kubernetes'),
     ],
   },
 })
