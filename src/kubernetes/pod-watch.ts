@@ -12,6 +12,8 @@ import { corePath, type Requests } from './requests.js'
 const LOOK_MS = 500
 /** Names of nodes that went; the cluster itself takes the pods of one away within minutes. */
 const GONE_NODES_MAX = 10_000
+/** More than can be deleted while one answer is on its way. */
+const WENT_LATELY_MAX = 1_000
 
 interface Watch {
   pool: string
@@ -43,6 +45,8 @@ export class PodWatch {
   readonly #log: (line: string) => void
   readonly #watches = new Set<Watch>()
   readonly #removed = new Map<string, Set<() => void>>()
+  /** a watch may be faster than the answer to the delete */
+  readonly #wentLately = new Set<string>()
   #timer: NodeJS.Timeout | undefined
   #started = false
 
@@ -113,8 +117,9 @@ export class PodWatch {
     return this.#lists.get(pod.metadata.namespace ?? '')?.store.get(pod.metadata.uid) !== undefined
   }
 
-  /** Resolves when the pod was seen to go, or after `ms`. */
+  /** Resolves when the pod was seen to go, also a moment ago; or after `ms`. */
   async gone(uid: string, ms: number): Promise<void> {
+    if (this.#wentLately.has(uid)) return
     const waiters = this.#removed.get(uid) ?? new Set()
     this.#removed.set(uid, waiters)
     let wake = () => {}
@@ -174,6 +179,8 @@ export class PodWatch {
     this.#probe.forget(uid)
     this.#logs.forget(uid)
     for (const wake of this.#removed.get(uid) ?? []) wake()
+    this.#wentLately.add(uid)
+    dropOldest(this.#wentLately, WENT_LATELY_MAX)
     const names = ownNames(pod)
     if (names) this.#tellAll(names.pool, { pod: names.pod, generation: names.generation, phase: 'gone' })
   }
@@ -187,7 +194,7 @@ export class PodWatch {
       this.#byName.delete(name)
       this.#goneNodes.add(name)
       // Nodes come and go under new names for ever.
-      if (this.#goneNodes.size > GONE_NODES_MAX) this.#goneNodes.delete([...this.#goneNodes][0]!)
+      dropOldest(this.#goneNodes, GONE_NODES_MAX)
     }
     // A node's status changes all the time, what it means for its pods seldom.
     if (this.#stateOf(name) === before) return
@@ -243,5 +250,12 @@ export class PodWatch {
         this.#log(`watch of pool ${pool}: its callback threw: ${(error as Error).message}`)
       }
     }
+  }
+}
+
+function dropOldest(names: Set<string>, most: number): void {
+  for (const name of names) {
+    if (names.size <= most) return
+    names.delete(name)
   }
 }

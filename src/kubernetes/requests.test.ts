@@ -26,6 +26,8 @@ class ScriptedConnection implements Connection {
     return Promise.resolve(null)
   }
 
+  reset(): void {}
+
   close(): void {}
 }
 

@@ -101,6 +101,8 @@ export class Requests {
     try {
       answer = await this.#connection.send(call)
     } catch (error) {
+      // An open connection may have been dead for long, and every request on it would wait as long as this one.
+      if (limit.aborted) this.#connection.reset()
       throw networkError(request, error)
     }
     const { status, headers, text } = answer
