@@ -1,17 +1,22 @@
 import { existsSync, readdirSync } from 'node:fs'
 import { networkInterfaces } from 'node:os'
+import { fileURLToPath } from 'node:url'
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
-import { processesWith } from '../support/cli.js'
-import { IMAGE, IMAGE_FIREPOOL } from '../support/container-image.js'
+import { generateKeys } from '../../dist/token/token.js'
+import { processesWith, startScript } from '../support/cli.js'
+import { IMAGE } from '../support/container-image.js'
 import { type ControlPlane, startControlPlane } from '../support/control-plane.js'
 import { GPU_DRIVER, PLAYED_BY } from '../support/control-plane-objects.js'
 import type { KubeObject } from '../support/kube-api.js'
 import { Pods, podObject } from '../support/kube-pods.js'
+import { orSkipped, realNodeObstacle } from '../support/obstacles.js'
 import { type RealNode, startRealNode } from '../support/real-node.js'
-import { realNodeObstacle } from '../support/real-node-parts.js'
+import { DAEMON, leaseOf, RESTRICTED, runnerPod } from '../support/runner-pod.js'
 import { waitUntil } from '../support/wait.js'
 
 /** A kubelet with containerd: its pods are real containers. */
+
+const HOLD = fileURLToPath(new URL('../support/hold-cluster.ts', import.meta.url))
 
 const obstacle = await realNodeObstacle()
 
@@ -22,15 +27,6 @@ const SERVER = `
   createServer((_, response) => response.end(JSON.stringify({ uid, env: process.env }))).listen(8080)
   process.on('SIGTERM', () => process.exit(0))
   console.log('serving')`
-
-/** What the restricted Pod Security Standard asks for. */
-const RESTRICTED = {
-  allowPrivilegeEscalation: false,
-  capabilities: { drop: ['ALL'] },
-  runAsNonRoot: true,
-  runAsUser: 1000,
-  seccompProfile: { type: 'RuntimeDefault' },
-}
 
 function server(name: string, { gpus = 0, spec = {}, container = {} }: KubeObject = {}): KubeObject {
   return podObject(name, PLAYED_BY.kubelet, {
@@ -50,13 +46,25 @@ function server(name: string, { gpus = 0, spec = {}, container = {} }: KubeObjec
 const ask = async (pod: KubeObject) =>
   (await fetch(`http://${pod.status.podIP}:8080/`, { signal: AbortSignal.timeout(5_000) })).json()
 
+/** Whether this machine has the address of a node. */
+const hasAddress = (ip: string) =>
+  Object.values(networkInterfaces()).some((all) => all?.some(({ address }) => address === ip))
+
+/** Of nodes of ours, in whichever hierarchy. */
+const controlGroups = () =>
+  readdirSync('/sys/fs/cgroup', { withFileTypes: true })
+    .filter((entry) => entry.isDirectory())
+    .flatMap(({ name }) => [name, ...readdirSync(`/sys/fs/cgroup/${name}`)])
+    .filter((name) => /^firepool-[0-9a-f]{8}$/.test(name))
+    .sort()
+
 const serves = (pod: KubeObject) =>
   ask(pod).then(
     () => true,
     () => false,
   )
 
-describe.skipIf(obstacle)(`a real node${obstacle ? `, skipped: ${obstacle}` : ''}`, () => {
+describe.skipIf(obstacle)(orSkipped('a real node', obstacle), () => {
   let cluster: ControlPlane
   let node: RealNode
   let pods: Pods
@@ -83,15 +91,47 @@ describe.skipIf(obstacle)(`a real node${obstacle ? `, skipped: ${obstacle}` : ''
     expect(await serves(pod)).toBe(false)
   })
 
-  test("carries Firepool's runner", async () => {
-    const main = `${IMAGE_FIREPOOL}/dist/runner/main.js`
-    await pods.create(server('runner', { container: { command: ['node', main], readinessProbe: undefined } }))
-    const { status } = await pods.until('ends', 'runner', (p) => p.status.phase === 'Failed')
-    // It is there, and misses its settings.
-    expect(status.containerStatuses[0].state.terminated.exitCode).not.toBe(0)
-    expect(await cluster.api.text(`${pods.path}/runner/log`)).toMatch(/FIREPOOL_\w+ is not set/)
+  test("carries Firepool's runner: it is bound, runs a job, is drained, and all of it ends with the pod", async () => {
+    const keys = generateKeys()
+    await pods.create(runnerPod('runner', PLAYED_BY.kubelet, keys))
+    const pod = await pods.ready('runner')
+    const lease = leaseOf(pod, keys)
+    await lease.bind()
+    const mark = 'job-of-real-node'
+    const command = `id -u; export MARK=${mark}; ${DAEMON}`
+    expect(await lease.run(command)).toMatchObject({
+      kind: 'result',
+      result: { exitCode: 0, stdout: '1000\n' },
+    })
+    expect(processesWith(mark).length).toBeGreaterThan(0)
+    expect(await lease.drain()).toMatchObject({ drained: true })
     await pods.delete('runner')
     await pods.gone('runner')
+    expect(processesWith(mark)).toEqual([])
+    await expect(lease.broker.status()).rejects.toThrow()
+  })
+
+  test('a container that is killed says so', async () => {
+    const spec = { restartPolicy: 'Never' }
+    await pods.create(
+      server('killed', { spec, container: { env: [{ name: 'MARK', value: 'mark-to-kill' }] } }),
+    )
+    await pods.ready('killed')
+    for (const pid of processesWith('mark-to-kill')) process.kill(pid, 'SIGKILL')
+    const { status } = await pods.until('has failed', 'killed', (p) => p.status.phase === 'Failed')
+    expect(status.containerStatuses[0].state.terminated).toMatchObject({ exitCode: 137, reason: 'Error' })
+  })
+
+  test('a container over its memory is killed, and its pod says why', async () => {
+    const fill = 'const all = []; for (;;) all.push(Buffer.alloc(8_000_000, 1))'
+    const resources = { limits: { memory: '128Mi' } }
+    await pods.create(
+      server('hungry', {
+        container: { command: ['node', '-e', fill], resources, readinessProbe: undefined },
+      }),
+    )
+    const { status } = await pods.until('has failed', 'hungry', (p) => p.status.phase === 'Failed')
+    expect(status.containerStatuses[0].state.terminated).toMatchObject({ exitCode: 137, reason: 'OOMKilled' })
   })
 
   test('gives a pod the GPUs that it asks for, and others to the next', async () => {
@@ -139,6 +179,18 @@ describe.skipIf(obstacle)(`a real node${obstacle ? `, skipped: ${obstacle}` : ''
     expect(await serves(pod)).toBe(false)
   })
 
+  test('a containerd that is killed leaves its containers alone, and takes new ones when it is back', async () => {
+    await pods.create(server('old'))
+    const old = await pods.ready('old')
+    await node.containerd.kill()
+    expect(await serves(old)).toBe(true)
+    await node.containerd.start()
+    await pods.create(server('new'))
+    await pods.ready('new')
+    expect((await pods.ready('old')).status.containerStatuses[0].restartCount).toBe(0)
+    expect(await serves(old)).toBe(true)
+  })
+
   test('a frozen kubelet is a lost node: its pod is deleted and serves on, until the node is back', async () => {
     await pods.create(server('zombie'))
     const pod = await pods.ready('zombie')
@@ -152,7 +204,25 @@ describe.skipIf(obstacle)(`a real node${obstacle ? `, skipped: ${obstacle}` : ''
     await waitUntil('it serves no more', async () => !(await serves(pod)))
   })
 
+  test('when who started it is killed, nothing of it is left', async () => {
+    const before = controlGroups()
+    const holder = startScript(HOLD, ['node'], { ...process.env, NODE_OPTIONS: '--import tsx' })
+    await holder.until('stdout', '\n')
+    const { folders, ip } = JSON.parse(holder.stdout()) as { folders: string[]; ip: string }
+    const processes = () => folders.flatMap(processesWith)
+    expect(hasAddress(ip)).toBe(true)
+    const made = controlGroups().filter((name) => !before.includes(name))
+    expect(made.length).toBeGreaterThan(0)
+    expect(processes().length).toBeGreaterThan(5)
+    holder.kill('SIGKILL')
+    await waitUntil('its processes are gone', () => processes().length === 0)
+    await waitUntil('its network is gone', () => !hasAddress(ip))
+    await waitUntil('its control groups are gone', () => !controlGroups().some((name) => made.includes(name)))
+    await waitUntil('its files are gone', () => !folders.some(existsSync))
+  })
+
   test('when the node is stopped, nothing of it is left', async () => {
+    const before = controlGroups()
     const other = await startRealNode(cluster, { name: 'real-1', gpus: 0 })
     await pods.create(
       server('last', {
@@ -163,14 +233,14 @@ describe.skipIf(obstacle)(`a real node${obstacle ? `, skipped: ${obstacle}` : ''
     const pod = await pods.ready('last')
     expect(await serves(pod)).toBe(true)
     expect(processesWith('mark-of-real-node').length).toBeGreaterThan(0)
-    const isHere = () =>
-      Object.values(networkInterfaces()).some((all) => all?.some((one) => one.address === other.ip))
-    expect(isHere()).toBe(true)
-    const mounts = () => readdirSync('/var/lib').filter((name) => ['kubelet', 'cni'].includes(name))
-    expect(mounts()).toEqual([])
+    expect(hasAddress(other.ip)).toBe(true)
+    const made = controlGroups().filter((name) => !before.includes(name))
+    expect(made.length).toBeGreaterThan(0)
     await other.stop()
     expect(processesWith('mark-of-real-node')).toEqual([])
-    expect(isHere()).toBe(false)
-    expect(existsSync('/run/containerd')).toBe(false)
+    expect(processesWith(other.folder)).toEqual([])
+    expect(hasAddress(other.ip)).toBe(false)
+    expect(controlGroups().filter((name) => made.includes(name))).toEqual([])
+    expect(existsSync(other.folder)).toBe(false)
   })
 })

@@ -14,8 +14,8 @@ const DIST = fileURLToPath(new URL('../../dist', import.meta.url))
 /** Images of the containers of a real node, made of files of this machine and without Docker. */
 export const IMAGE = { pause: 'firepool.test/pause:1', node: 'firepool.test/node:1' } as const
 
-/** Where the image has Firepool: its runner is dist/runner/main.js below. */
-export const IMAGE_FIREPOOL = '/opt/firepool'
+/** Where the image has Firepool, as the one that deploy/docker/Dockerfile makes: its runner is dist/runner/main.js below. */
+export const IMAGE_FIREPOOL = '/opt/firepool/node_modules/firepool'
 
 interface ImageFiles {
   name: string

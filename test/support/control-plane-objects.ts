@@ -30,7 +30,7 @@ export const WORKER_RULES: KubeObject[] = [
 ]
 
 /** Size of a fake node: more than a thousand small pods want. */
-const CAPACITY = { cpu: '512', memory: '4Ti', 'ephemeral-storage': '32Ti', pods: '1000' }
+const CAPACITY = { cpu: '512', memory: '4Ti', 'ephemeral-storage': '64Ti', pods: '1000' }
 
 /**
  * A Node as its kubelet registers it.

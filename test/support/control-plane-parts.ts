@@ -1,10 +1,11 @@
 import { execFile } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { constants } from 'node:fs'
-import { access, mkdir, readdir, readFile, rename, symlink } from 'node:fs/promises'
+import { access, mkdir, readdir, readFile, rename, stat, symlink } from 'node:fs/promises'
 import { delimiter, join, resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
+import { cacheFolder } from '../../src/server/cache-folder.js'
 import { goBuild } from '../../src/server/go-install.js'
 import { built } from './built.js'
 
@@ -32,17 +33,29 @@ export interface ControlPlaneParts extends Record<ControlPlaneProgram, string> {
 
 /**
  * Finds the programs of a control plane, or builds them in Firepool's cache folder from their public Go modules: about 7 minutes on
- * two cores, once. First the folder that `FIREPOOL_CONTROL_PLANE` names, then the PATH if it has all of them in
- * versions that will do, then the cache folder.
+ * two cores, once.
  * @throws Error with what failed and what to do
  */
 export async function obtainControlPlaneParts(env = process.env): Promise<ControlPlaneParts> {
+  const found = await findControlPlaneParts(env)
+  if (found) return found
+  const folder = await buildPrograms()
+  return { ...(await inFolder(folder, PROGRAMS)), description: `${folder} (built)` }
+}
+
+/**
+ * Finds what is there already: the folder that `FIREPOOL_CONTROL_PLANE` names, then the PATH if it has all of the programs in
+ * versions that will do, then the cache folder.
+ * @throws Error when the folder that is named misses a program
+ */
+export async function findControlPlaneParts(env = process.env): Promise<ControlPlaneParts | undefined> {
   const named = env.FIREPOOL_CONTROL_PLANE
   if (named) return { ...(await inFolder(named, PROGRAMS)), description: `FIREPOOL_CONTROL_PLANE (${named})` }
   const onPath = await fromPath(env)
   if (onPath) return { ...onPath, description: 'the programs on PATH' }
-  const folder = await buildPrograms()
-  return { ...(await inFolder(folder, PROGRAMS)), description: folder }
+  const cached = join(cacheFolder(env), await nameOfPrograms())
+  const isThere = await stat(cached).then(Boolean, () => false)
+  return isThere ? { ...(await inFolder(cached, PROGRAMS)), description: cached } : undefined
 }
 
 /**
@@ -99,14 +112,17 @@ async function fromPath(env: NodeJS.ProcessEnv): Promise<Record<ControlPlaneProg
   return programs
 }
 
-/** @returns a folder with our program under each of its names, and the pause of a real node's pods */
-async function buildPrograms(): Promise<string> {
+function linkerFlags(): string {
   const [major, minor] = KUBERNETES_VERSION.slice(1).split('.')
   const facts = { gitVersion: KUBERNETES_VERSION, gitMajor: major, gitMinor: minor }
   const settings = Object.entries(facts).map(([n, v]) => `-X k8s.io/component-base/version.${n}=${v}`)
-  const ldflags = ['-s', '-w', ...settings].join(' ')
-  const name = `control-plane-${await digestOfSources(ldflags)}`
-  return built(name, 'with go build, about 7 minutes on two cores', async (folder) => {
+  return ['-s', '-w', ...settings].join(' ')
+}
+
+/** @returns a folder with our program under each of its names, and the pause of a real node's pods */
+async function buildPrograms(): Promise<string> {
+  const ldflags = linkerFlags()
+  return built(await nameOfPrograms(), 'with go build, about 7 minutes on two cores', async (folder) => {
     await goBuild(['.', './pause'], { env: process.env, folder, module: MODULE, ldflags })
     const made = join(folder, 'made')
     await mkdir(made)
@@ -118,11 +134,11 @@ async function buildPrograms(): Promise<string> {
 }
 
 /** Other sources are another program: an old one is never taken for it. */
-async function digestOfSources(ldflags: string): Promise<string> {
-  const digest = createHash('sha256').update(`${process.arch} ${ldflags}\n`)
+async function nameOfPrograms(): Promise<string> {
+  const digest = createHash('sha256').update(`${process.arch} ${linkerFlags()}\n`)
   const names = await readdir(MODULE, { recursive: true })
   for (const name of names.filter((n) => /\.(go|mod|sum)$/.test(n)).sort()) {
     digest.update(`${name}\n`).update(await readFile(join(MODULE, name)))
   }
-  return digest.digest('hex').slice(0, 12)
+  return `control-plane-${digest.digest('hex').slice(0, 12)}`
 }

@@ -1,7 +1,9 @@
 import { randomInt } from 'node:crypto'
 import { createServer, type Server } from 'node:https'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
 import { HOST } from '../../src/server/free-port.js'
+import { IMAGE_FIREPOOL } from './container-image.js'
 import { areReady, type ControlPlane } from './control-plane.js'
 import { FAKE_KUBELETS, nodeObject, PLAYED_BY } from './control-plane-objects.js'
 import { NODE_LEASE_SECONDS } from './control-plane-settings.js'
@@ -15,12 +17,14 @@ const RENEW_EVERY_MS = (NODE_LEASE_SECONDS * 1_000) / 4
 const FOLLOW_AGAIN_MS = 200
 const LEASES = '/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases'
 
+const IMAGE_PATHS = { [IMAGE_FIREPOOL]: fileURLToPath(new URL('../..', import.meta.url)) }
+
 export interface ProcessKubeletOptions {
   /** default process-0 */
   nodes?: readonly string[]
   /** default 8 */
   gpusPerNode?: number
-  /** where paths of the containers' image are on this machine: { '/opt/firepool': repository } */
+  /** where paths of the containers' image are on this machine; default: Firepool is this repository, built */
   image?: Readonly<Record<string, string>>
 }
 
@@ -48,12 +52,11 @@ export async function startProcessKubelet(
   cluster: ControlPlane,
   options: ProcessKubeletOptions = {},
 ): Promise<ProcessKubelet> {
-  if (process.platform !== 'linux') throw new Error('only Linux has an address 127.x.y.z for each pod')
   const keeper = await Keeper.open('firepool-process-kubelet-')
   const { url, authority } = cluster
   const identity = authority.issue('process-kubelet', { organization: FAKE_KUBELETS })
   const api = new KubeApi({ url, ca: authority.cert, ...identity })
-  const { nodes: names = ['process-0'], gpusPerNode = 8, image = {} } = options
+  const { nodes: names = ['process-0'], gpusPerNode = 8, image = IMAGE_PATHS } = options
   const host = { api, keeper, imagePaths: Object.entries(image), podAddress: podAddresses() }
   const nodes = names.map((name) => new ProcessNode(name, gpusPerNode, host))
   const find = (namespace: string, pod: string) => {

@@ -1,4 +1,5 @@
 import { mkdirSync, readFileSync } from 'node:fs'
+import { connect } from 'node:net'
 import { constants } from 'node:os'
 import { dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -25,6 +26,8 @@ const PROBE_LIMIT_MS = 1_000
 const PROBE_EVERY_MS = 100
 const PROBE_FAILURES = 3
 const DEFAULT_GRACE_SECONDS = 30
+/** Of the kubelet, for the end of a log; it takes twice as much from the file. */
+const TERMINATION_CHARS = 2_048
 
 /** What a pod needs of the kubelet that runs it. */
 export interface PodHost {
@@ -44,6 +47,12 @@ interface Container {
   image: string
   spec: KubeObject
   part?: Part
+  /** stands for the id of the container: another one is another start */
+  id?: string
+  /** where the container may write why it ends */
+  terminationLog?: string
+  /** value of FIREPOOL_POD, if it is a runner: what it starts carries it */
+  mark?: string
   /** when what is known of the end of its first process is in its state */
   settled?: Promise<void>
   ready: boolean
@@ -168,7 +177,9 @@ export class ProcessPod {
   /** Resolves when the container has ended for good. */
   private async startContainer(container: Container, mounts: Paths): Promise<void> {
     const { spec } = container
-    const paths = [...mounts, ...this.host.imagePaths]
+    const terminationLog = join(this.folder, `${container.name}-termination-log-${container.restarts}`)
+    const terminationPath = spec.terminationMessagePath ?? '/dev/termination-log'
+    const paths = [...mounts, ...this.host.imagePaths, [terminationPath, terminationLog] as const]
     let env: Record<string, string>
     try {
       env = await containerEnvironment(this.host.api, this.pod, spec, this.ip)
@@ -193,6 +204,9 @@ export class ProcessPod {
       },
     })
     container.part = part
+    container.id = `process://${this.pod.metadata.uid}-${part.pid}`
+    container.terminationLog = terminationLog
+    if (env.FIREPOOL_POD !== undefined) container.mark = env.FIREPOOL_POD
     container.logs.push(join(this.host.keeper.folder, `${name}.log`))
     container.state = { running: { startedAt: now() } }
     container.ready = spec.readinessProbe === undefined
@@ -209,12 +223,21 @@ export class ProcessPod {
     return folder
   }
 
-  /** The readiness probe, if it is one by HTTP, as long as the container runs. */
+  /** The readiness probe, if it is one by HTTP or TCP, as long as the container runs. */
   private async probe(container: Container, part: Part): Promise<void> {
-    const { httpGet, periodSeconds, failureThreshold = PROBE_FAILURES } = container.spec.readinessProbe
+    const {
+      httpGet,
+      tcpSocket,
+      periodSeconds,
+      failureThreshold = PROBE_FAILURES,
+    } = container.spec.readinessProbe
+    const asks = () => {
+      if (httpGet) return this.answers(container, httpGet)
+      return tcpSocket ? listens(tcpSocket.host ?? this.ip, portOf(container, tcpSocket.port)) : false
+    }
     let failures = 0
     while (!part.hasExited() && !this.isEnding) {
-      const isGood = httpGet !== undefined && (await this.answers(container, httpGet))
+      const isGood = await asks()
       failures = isGood ? 0 : failures + 1
       const ready = isGood || (container.ready && failures < failureThreshold)
       if (ready !== container.ready && !part.hasExited()) {
@@ -229,21 +252,31 @@ export class ProcessPod {
   }
 
   private async answers(container: Container, httpGet: KubeObject): Promise<boolean> {
-    const { path = '/', scheme = 'HTTP', port: wanted } = httpGet
-    const named = container.spec.ports?.find(({ name }: KubeObject) => name === wanted)
-    const url = `${scheme.toLowerCase()}://${httpGet.host ?? this.ip}:${named?.containerPort ?? wanted}${path}`
+    const { path = '/', scheme = 'HTTP', port, host = this.ip } = httpGet
+    const url = `${scheme.toLowerCase()}://${host}:${portOf(container, port)}${path}`
     const answer = await fetch(url, { signal: AbortSignal.timeout(PROBE_LIMIT_MS) }).catch(() => undefined)
     await answer?.body?.cancel()
     return answer?.ok ?? false
   }
 
   private async settle(container: Container, how: string): Promise<void> {
-    // What is left of a container ends with its first process.
+    // What is left of a container ends with its first process: its group, and what a runner has started.
     container.part?.signal('SIGKILL')
-    await this.killLeftovers()
-    const terminated = { ...exitOf(how), startedAt: container.state.running.startedAt, finishedAt: now() }
+    if (container.mark !== undefined) await killMarked({ env: { FIREPOOL_POD: container.mark } })
+    const exit = exitOf(how)
+    const message = exit.message ?? this.lastWords(container, exit.exitCode)
+    const { startedAt } = container.state.running
+    const ended = { startedAt, finishedAt: now(), ...(container.id ? { containerID: container.id } : {}) }
     container.ready = false
-    container.state = { terminated }
+    container.state = { terminated: { ...exit, ...ended, ...(message ? { message } : {}) } }
+  }
+
+  /** What a container has written to say why it ended, or the end of its log if it wants that. */
+  private lastWords({ spec, terminationLog, logs }: Container, exitCode: number): string {
+    const written = terminationLog === undefined ? '' : readIfThere(terminationLog)
+    const wantsLog = spec.terminationMessagePolicy === 'FallbackToLogsOnError' && exitCode !== 0
+    const text = written === '' && wantsLog ? readIfThere(logs.at(-1) ?? '') : written
+    return text.slice(-TERMINATION_CHARS)
   }
 
   private async restart(container: Container, mounts: Paths): Promise<void> {
@@ -264,14 +297,6 @@ export class ProcessPod {
       await sleep(waitMs, undefined, { ref: false })
     }
     if (!this.isEnding) await this.startContainer(container, mounts)
-  }
-
-  /** Processes that have left their group but carry the mark of Firepool's runner. */
-  private async killLeftovers(): Promise<void> {
-    const isRunner = this.containers.some(({ spec }) =>
-      spec.env?.some(({ name }: KubeObject) => name === 'FIREPOOL_POD'),
-    )
-    if (isRunner) await killMarked({ env: { FIREPOOL_POD: this.name } })
   }
 
   private refuse(container: Container, error: Error): void {
@@ -412,6 +437,33 @@ export class ProcessPod {
 }
 
 const now = () => new Date().toISOString()
+
+/** A port of a probe, which may be one of the container's by name. */
+function portOf({ spec }: Container, wanted: number | string): number {
+  const named = spec.ports?.find(({ name }: KubeObject) => name === wanted)
+  return Number(named?.containerPort ?? wanted)
+}
+
+function listens(host: string, port: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = connect({ host, port, timeout: PROBE_LIMIT_MS })
+    const say = (yes: boolean) => () => {
+      socket.destroy()
+      resolve(yes)
+    }
+    socket.once('connect', say(true))
+    socket.once('error', say(false))
+    socket.once('timeout', say(false))
+  })
+}
+
+function readIfThere(file: string): string {
+  try {
+    return readFileSync(file, 'utf8')
+  } catch {
+    return ''
+  }
+}
 
 /** How a container's first process ended, as a kubelet says it. */
 function exitOf(how: string): { exitCode: number; reason: string; message?: string } {

@@ -27,18 +27,6 @@ export interface RealNodeParts {
 }
 
 /**
- * Why this machine can have no real node, in words for a test's report: undefined when it can. A part that is missing on Linux as root
- * with Go is no such reason: then `obtainRealNodeParts` fails.
- */
-export async function realNodeObstacle(): Promise<string | undefined> {
-  if (process.platform !== 'linux') return `a kubelet needs Linux, this is ${process.platform}`
-  if (process.getuid?.() !== 0) return 'a kubelet and containerd need root'
-  if (process.env.FIREPOOL_CONTROL_PLANE) return undefined
-  const hasGo = await run('go', ['version']).then(Boolean, () => false)
-  return hasGo ? undefined : 'the kubelet is built with Go, which is not on PATH'
-}
-
-/**
  * Finds kubelet, containerd and runc in the cache folder, or puts them there.
  * @throws Error with what could not be had and how to get it
  */

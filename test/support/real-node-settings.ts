@@ -118,7 +118,6 @@ export function kubeletConfig(place: NodePlace): unknown {
     podLogsDir: `${folder}/pod-logs`,
     volumePluginDir: `${folder}/volume-plugins`,
     makeIPTablesUtilChains: false,
-    localStorageCapacityIsolation: false,
     // The disk is shared with others, and fuller than a node's should be.
     evictionHard: { 'memory.available': '100Mi', 'nodefs.available': '1%', 'imagefs.available': '1%' },
     imageGCHighThresholdPercent: 100,

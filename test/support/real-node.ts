@@ -43,6 +43,8 @@ export interface RealNode {
   name: string
   /** of the bridge on which its pods are */
   ip: string
+  /** the temporary folder of logs, images and containers, which goes with the node */
+  folder: string
   kubelet: NodeProgram
   containerd: NodeProgram
   /** Ends its containers and programs; its files, its network and its control groups go. */
@@ -121,6 +123,7 @@ async function start(
   return {
     name,
     ip: nodeIp(place),
+    folder: place.folder,
     kubelet,
     containerd,
     stop: () => keeper.close(),
