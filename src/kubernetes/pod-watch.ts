@@ -8,6 +8,8 @@ import { type NodeState, nodeState, observedPod, ownNames, wantsLog } from './ob
 import { ReadyProbe } from './ready-probe.js'
 import { corePath, type Requests } from './requests.js'
 
+/** Twice as long as a quiet watch is believed: by then it has been listed anew, or the API server does not answer. */
+const STALE_MS = 60_000
 /** Start time-outs are looked at this often. */
 const LOOK_MS = 500
 /** Names of nodes that went; the cluster itself takes the pods of one away within minutes. */
@@ -49,6 +51,7 @@ export class PodWatch {
   readonly #wentLately = new Set<string>()
   #timer: NodeJS.Timeout | undefined
   #started = false
+  #isStale = false
 
   constructor(connection: Connection, requests: Requests, options: PodWatchOptions) {
     this.#requests = requests
@@ -214,8 +217,22 @@ export class PodWatch {
     }
   }
 
+  /** An operator sees that a worker decides on old facts before it shows in its pools. */
+  #sayAge(): void {
+    const ageMs = this.ageMs()
+    const isStale = ageMs > STALE_MS
+    if (isStale === this.#isStale) return
+    this.#isStale = isStale
+    this.#log(
+      isStale
+        ? `nothing was heard of the pods for ${Math.round(ageMs / 1_000)} s: what is known of them may be old`
+        : 'the pods are heard of again',
+    )
+  }
+
   /** Only time changes what a starting pod means: whether it took too long. */
   #lookAtAll(): void {
+    this.#sayAge()
     if (this.#watches.size === 0) return
     for (const pod of this.#pods()) if (!this.#probe.isKnown(pod)) this.#tell(pod)
   }
