@@ -316,7 +316,10 @@ function boundProblems(pool: Record<string, unknown>, place: Place, known: reado
   for (const container of CONTAINERS) {
     if (!isRecord(valueAt(sound, container))) sound = without(sound, container)
   }
-  // It can be looked at without a name, but not without a budget.
+  // It can be looked at without a name, but not without a budget. An image that was wrong is not missing as well.
+  const { profile } = sound
+  if (isRecord(profile) && isRecord(pool.profile) && pool.profile.image !== undefined)
+    sound = { ...sound, profile: { ...fieldsBeside(sound), ...profile } }
   if (sound.budget === undefined) return found
   return [...found, ...contradictions({ name: 'probe', ...sound } as unknown as PoolText, place)]
 }
@@ -332,10 +335,13 @@ function fieldsBeside({ profile }: Record<string, unknown>): Record<string, unkn
 function contradictions(pool: PoolText, place: Place): Finding[] {
   const problem = complaint(checkPoolSpec(draftOf(pool)))
   if (!problem) return []
-  // The template says which of its fields is meant. What else is wrong with it is found when that is right.
+  // It says which field is meant. What else is wrong with a template is found when that is right.
   if (problem.within) {
     const { within, ...text } = problem
-    const rest = contradictions(without({ ...pool }, ['profile', 'template']) as unknown as PoolText, place)
+    const rest =
+      valueAt(pool, ['profile', 'template']) === undefined || within[1] !== 'template'
+        ? []
+        : contradictions(without({ ...pool }, ['profile', 'template']) as unknown as PoolText, place)
     return [{ place: [...place, ...within], ...text }, ...rest]
   }
   const kind = (why: string | undefined) => why?.replace(/\d+/g, '#')

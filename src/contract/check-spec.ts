@@ -1,7 +1,7 @@
 import { type Checked, checkNumber, checkPoolName, invalid, isRecord, shown, utf8Bytes } from './check.js'
 import { RESERVED_ENV } from './check-job.js'
 import { checkTemplate, templateProblem } from './check-template.js'
-import type { Problem } from './errors.js'
+import { type Problem, problem } from './errors.js'
 import { LIMIT, TIMEOUT } from './limits.js'
 import { refuseUnknownNames } from './option-names.js'
 import type { JobSurroundings, KubernetesProfile, LocalProfile, PoolSpec, Profile } from './pool.js'
@@ -207,10 +207,10 @@ function checkKubernetesProfile(value: Record<string, unknown>): Checked<Kuberne
       'profile.gpu is reserved for GPUs that pods share, which this release does not have; ask for whole devices by the resources of the container runner in profile.template',
     )
   const { image, namespace = null, prePull = false } = value
-  if (typeof image !== 'string' || image.length > 512 || !IMAGE.test(image))
-    return invalid(
-      `profile.image is the image of the pods, such as 'registry.example/firepool:1.0', not ${shown(image)}`,
-    )
+  if (typeof image !== 'string' || image.length > 512 || !IMAGE.test(image)) {
+    const message = `profile.image is the image of the pods, such as 'registry.example/firepool:1.0', not ${shown(image)}`
+    return { problem: problem('InvalidRequest', message, { path: '/profile/image' }) }
+  }
   if (namespace !== null && !(typeof namespace === 'string' && NAMESPACE.test(namespace)))
     return invalid(`profile.namespace is the name of a Kubernetes namespace, not ${shown(namespace)}`)
   if (prePull !== null && typeof prePull !== 'boolean')

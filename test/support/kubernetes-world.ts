@@ -1,3 +1,6 @@
+import { readFileSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+import { parseAllDocuments } from 'yaml'
 import {
   checkPoolSpec,
   type KubernetesProfile,
@@ -17,18 +20,13 @@ import { waitUntil } from './wait.js'
 
 /** A control plane and backends on it, as workers have them: with the rights of the worker's account and no more. */
 
-/** What docs/kubernetes.md says that a worker needs in each namespace of its pods. */
-export const ROLE_RULES: KubeObject[] = [
-  { apiGroups: [''], resources: ['pods'], verbs: ['get', 'list', 'watch', 'create', 'delete', 'patch'] },
-  { apiGroups: [''], resources: ['pods/log'], verbs: ['get'] },
-  { apiGroups: [''], resources: ['configmaps'], verbs: ['get', 'create', 'delete'] },
-  { apiGroups: ['apps'], resources: ['daemonsets'], verbs: ['get', 'create', 'patch'] },
-]
+const MANIFEST = fileURLToPath(new URL('../../deploy/kubernetes/rbac.yaml', import.meta.url))
 
-/** And in the whole cluster, to know of lost and cordoned nodes. */
-export const CLUSTER_RULES: KubeObject[] = [
-  { apiGroups: [''], resources: ['nodes'], verbs: ['list', 'watch'] },
-]
+/** The rights that users are told to give a worker, and that these tests live with. */
+function rulesOf(kind: 'Role' | 'ClusterRole'): KubeObject[] {
+  const objects = parseAllDocuments(readFileSync(MANIFEST, 'utf8')).map((document) => document.toJS())
+  return objects.find((object) => object.kind === kind).rules
+}
 
 const RBAC = '/apis/rbac.authorization.k8s.io/v1'
 
@@ -41,7 +39,7 @@ const runnerOfKwok = async () => ({ v: 1, pod: '', incarnation: 'kwok' })
 export const brokerPublicKey = generateKeys().publicKeyBase64
 
 export async function startCluster(options: ControlPlaneOptions = {}): Promise<ControlPlane> {
-  const cluster = await startControlPlane({ workerRules: ROLE_RULES, ...options })
+  const cluster = await startControlPlane({ workerRules: rulesOf('Role'), ...options })
   await allowNodes(cluster)
   return cluster
 }
@@ -53,7 +51,7 @@ async function allowNodes({ api, namespace }: ControlPlane): Promise<void> {
     apiVersion: `${group}/v1`,
     kind: 'ClusterRole',
     metadata,
-    rules: CLUSTER_RULES,
+    rules: rulesOf('ClusterRole'),
   })
   await api.post(`${RBAC}/clusterrolebindings`, {
     apiVersion: `${group}/v1`,
