@@ -9,6 +9,8 @@ import { corePath, objectPath, type Requests } from './requests.js'
 const TRUSTED_MS = 10_000
 
 const APPS = '/apis/apps/v1'
+/** A DaemonSet's controller writes to it a few times after each change. */
+const RACES_MAX = 10
 
 /**
  * One small object for each pool (or shard) in its namespace, the owner of all its pods: with it they go, also when every worker is gone for
@@ -119,28 +121,46 @@ export class Anchors {
   ): Promise<void> {
     const { name } = owner
     const asked = { resource: 'daemonsets', namespace, name } as const
-    const path = objectPath(APPS, namespace, 'daemonsets', name)
     const body = daemonSet(order, name, this.#labels(order.pool), owner)
-    try {
-      await this.#requests.text({
-        ...asked,
-        verb: 'create',
-        path: objectPath(APPS, namespace, 'daemonsets'),
-        body,
-      })
-    } catch (error) {
-      if (!(error instanceof KubeError && error.status === 409)) throw error
-      const found = await this.#requests.json<KubeObject>({ ...asked, verb: 'get', path })
-      // A worker that is late must not pull the image of an older generation again.
-      if (Number(found.metadata.labels?.[LABEL.generation]) >= order.generation) return
-      await this.#requests.text({
-        ...asked,
-        verb: 'patch',
-        path,
-        contentType: 'application/merge-patch+json',
-        body: { ...body, metadata: { ...body.metadata, resourceVersion: found.metadata.resourceVersion } },
-      })
+    for (let tries = 1; ; tries++) {
+      try {
+        await this.#requests.text({
+          ...asked,
+          verb: 'create',
+          path: objectPath(APPS, namespace, 'daemonsets'),
+          body,
+        })
+        return
+      } catch (error) {
+        if (!(error instanceof KubeError && error.status === 409)) throw error
+      }
+      try {
+        await this.#replaceOlder(order.generation, body, asked)
+        return
+      } catch (error) {
+        // Its controller wrote its status meanwhile, or it was deleted.
+        const isRace = error instanceof KubeError && (error.status === 409 || error.status === 404)
+        if (!isRace || tries >= RACES_MAX) throw error
+      }
     }
+  }
+
+  /** A worker that is late must not pull the image of an older generation again. */
+  async #replaceOlder(
+    generation: number,
+    body: ReturnType<typeof daemonSet>,
+    asked: { resource: string; namespace: string; name: string },
+  ): Promise<void> {
+    const path = objectPath(APPS, asked.namespace, 'daemonsets', asked.name)
+    const { metadata } = await this.#requests.json<KubeObject>({ ...asked, verb: 'get', path })
+    if (Number(metadata.labels?.[LABEL.generation]) >= generation) return
+    await this.#requests.text({
+      ...asked,
+      verb: 'patch',
+      path,
+      contentType: 'application/merge-patch+json',
+      body: { ...body, metadata: { ...body.metadata, resourceVersion: metadata.resourceVersion } },
+    })
   }
 
   #labels(pool: string): Record<string, string> {

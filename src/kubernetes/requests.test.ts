@@ -63,6 +63,22 @@ test('what is transient is tried again, what is refused is not, and `once` is on
   expect(once.calls).toHaveLength(1)
 })
 
+test('a right that was there is waited for: an API server that starts has not read its roles yet', async () => {
+  const forbids = { ...says(403), text: JSON.stringify({ reason: 'Forbidden', message: 'cannot get pods' }) }
+  const server = new ScriptedConnection((n) => (n === 1 || n === 2 ? forbids : ok))
+  const requests = new Requests(server, () => 0)
+  await requests.text(ASKED)
+  await requests.text(ASKED)
+  expect(server.calls).toHaveLength(4)
+  // Another right, and a quota, are what they are.
+  const quota = { ...says(403), text: JSON.stringify({ reason: 'Forbidden', message: 'exceeded quota: q' }) }
+  const refusing = new ScriptedConnection((n) => [ok, quota, forbids][n]!)
+  const others = new Requests(refusing)
+  await others.text(ASKED)
+  await expect(others.text(ASKED)).rejects.toThrow(/exceeded quota/)
+  await expect(others.text({ ...ASKED, verb: 'delete' })).rejects.toThrow(/cannot get pods/)
+})
+
 test('no more than 16 at once, whoever asks; those that fail give their place away too', async () => {
   let open = () => {}
   const gate = new Promise<void>((resolve) => {

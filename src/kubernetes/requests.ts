@@ -1,6 +1,6 @@
 import { setTimeout as pause } from 'node:timers/promises'
 import type { ApiCall, Connection } from './connection.js'
-import { type Asked, answerError, KubeError, networkError } from './kube-error.js'
+import { type Asked, answerError, KubeError, networkError, refusalOf } from './kube-error.js'
 
 /** Requests under way at once, watches aside: an API server's own fairness gives one user about this much. */
 const CONCURRENCY = 16
@@ -27,6 +27,8 @@ export interface Request extends Asked {
 export class Requests {
   readonly #connection: Connection
   readonly #random: () => number
+  /** what was allowed once */
+  readonly #granted = new Set<string>()
   #running = 0
   readonly #waiting: (() => void)[] = []
   /** nobody sends before: the server asked all of us to wait, by performance.now() */
@@ -58,14 +60,19 @@ export class Requests {
       try {
         return await this.#oneByOne(request)
       } catch (error) {
-        if (!(error instanceof KubeError) || !error.isTransient || request.once || request.signal?.aborted)
-          throw error
+        if (!(error instanceof KubeError) || request.once || request.signal?.aborted) throw error
+        if (!error.isTransient && !this.#hadRight(request, error)) throw error
         const backoffMs = Math.min(BACKOFF_MAX_MS, BACKOFF_MS * 2 ** attempt)
         const waitMs = Math.max(error.retryAfterMs ?? 0, backoffMs * (0.5 + this.#random()))
         if (performance.now() + waitMs > until) throw error
         await pause(waitMs)
       }
     }
+  }
+
+  /** An API server that starts forbids everything until it has read the roles: a right that was there comes back. */
+  #hadRight(request: Request, error: KubeError): boolean {
+    return refusalOf(error)?.reason === 'Forbidden' && this.#granted.has(rightOf(request))
   }
 
   async #oneByOne(request: Request): Promise<string> {
@@ -109,13 +116,20 @@ export class Requests {
     const dateMs = Date.parse(headers.date ?? '')
     // The header has whole seconds: on average it is half of one behind.
     if (Number.isFinite(dateMs)) this.#clockAheadMs = dateMs + 500 - Date.now()
-    if (status >= 200 && status < 300) return text
+    if (status >= 200 && status < 300) {
+      this.#granted.add(rightOf(request))
+      return text
+    }
     const error = answerError(request, status, headers, text)
     // The others would only be told the same.
     if (status === 429)
       this.#quietUntil = Math.max(this.#quietUntil, performance.now() + (error.retryAfterMs ?? FLOODED_MS))
     throw error
   }
+}
+
+function rightOf({ verb, resource, namespace = '' }: Asked): string {
+  return `${verb} ${resource} ${namespace}`
 }
 
 const METHOD = {
