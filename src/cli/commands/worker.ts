@@ -105,8 +105,8 @@ async function work(options: WorkerOptions): Promise<void> {
 }
 
 /** @throws CliError of usage: what is of a cluster would be ignored in silence beside local pods */
-function chooseBackend(
-  options: WorkerOptions,
+export function chooseBackend(
+  options: Pick<WorkerOptions, 'backend' | 'kubeconfig' | 'kubeContext' | 'kubeNamespace'>,
   env: NodeJS.ProcessEnv = process.env,
 ): 'local' | KubernetesOptions {
   const kind = options.backend ?? (env.FIREPOOL_BACKEND || 'local')
