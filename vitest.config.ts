@@ -11,7 +11,11 @@ const REAL = { retry: 1 }
  * The tests of a folder, on what test/support/{setup}-setup.ts has obtained. Most of their time they wait for something real
  * (a keep-alive, a pod that starts): `files` of them share the machine, each with a server and a folder of its own.
  */
-const real = (name: string, setup: 'temporal' | 'production', { testTimeout = 240_000, files = 1 } = {}) => ({
+const real = (
+  name: string,
+  setup: 'temporal' | 'production' | 'kubernetes',
+  { testTimeout = 240_000, files = 1 } = {},
+) => ({
   test: {
     name,
     include: [`test/${name}/**/*.test.ts`],
@@ -36,6 +40,7 @@ export default defineConfig({
       real('chaos', 'temporal'),
       real('soak', 'temporal', { testTimeout: 600_000 }),
       real('production', 'production'),
+      real('kubernetes', 'kubernetes'),
     ],
   },
 })

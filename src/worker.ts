@@ -7,6 +7,7 @@ import { createBrokerActivities, createDeliveryActivities, createJobActivities }
 import { workflowBundle } from './bundle.js'
 import { QUEUE } from './contract/names.js'
 import { convertersWith, refuseUndecodable } from './data-converter.js'
+import type { KubernetesBackend } from './kubernetes/index.js'
 import { createLocalBackend, type LocalBackend } from './local/index.js'
 import type { ServerSettings } from './server/connection.js'
 import { ensureSearchAttributes } from './server/search-attributes.js'
@@ -18,8 +19,12 @@ export { ConnectionSettingsError } from './server/settings-error.js'
 
 /** The server, as `serverFromEnvironment` reads it from the standard environment and profile file; and how to serve it. */
 export interface FirepoolWorkerOptions extends ServerSettings {
-  /** a folder of this machine: the broker's key, the pods' registry and their files */
+  /** a folder of this machine: the broker's key, and of local pods the registry and their files */
   dir: string
+  /** where the pods are; default: processes of this machine */
+  backend?: 'local' | KubernetesOptions
+  /** the folder of the broker's key, e.g. a mounted Secret that all workers share; default `keys` in `dir` */
+  keysDir?: string
   /** jobs that may run at once under this worker; default 1,000: a slot is held while a job runs */
   jobSlots?: number
   /** workflows kept in memory; default 2,000 */
@@ -29,9 +34,20 @@ export interface FirepoolWorkerOptions extends ServerSettings {
   log?: (line: string) => void
 }
 
+/** Pods of a cluster: how to reach it, and in which namespaces they may be. See docs/kubernetes.md. */
+export interface KubernetesOptions {
+  kind: 'kubernetes'
+  /** a kubeconfig file; else KUBECONFIG, ~/.kube/config, or the service account of the pod that the worker is */
+  kubeconfig?: string
+  /** of the kubeconfig */
+  context?: string
+  /** the first is that of profiles that name none; default: the context's */
+  namespaces?: readonly string[]
+}
+
 export interface FirepoolWorker {
   readonly client: Client
-  readonly backend: LocalBackend
+  readonly backend: LocalBackend | KubernetesBackend
   /** why some search attributes are not there, if so */
   readonly searchAttributes: string
   /** resolves when the worker has stopped; rejects when it failed */
@@ -52,19 +68,15 @@ const ACTIVATION_LIMIT: object = { isolateExecutionTimeout: '60s' }
 
 /**
  * Connects and starts polling.
- * @throws when the server cannot be reached, the folder cannot be used, or the data converter has more than codecs
+ * @throws KubernetesSettingsError; and when the server cannot be reached, the folder cannot be used, or the data converter has more than codecs
  */
 export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promise<FirepoolWorker> {
   const { namespace, dir, jobSlots = 1_000, cachedWorkflows = 2_000, log } = options
   const server = connectionOf(options)
   const converters = convertersWith(options.dataConverter, log)
-  const keys = loadKeys(join(dir, 'keys'))
+  const keys = loadKeys(options.keysDir ?? join(dir, 'keys'))
   const signer = createSigner(keys)
-  const backend = createLocalBackend({
-    dir,
-    brokerPublicKey: keys.publicKeyBase64,
-    ...(log ? { log } : {}),
-  })
+  const backend = await createBackend(options, keys.publicKeyBase64)
   const connection = await Connection.connect(server)
   const client = new Client({ connection, namespace, dataConverter: converters.client })
   const report = await ensureSearchAttributes(connection, namespace)
@@ -82,14 +94,14 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
       ...shared,
       taskQueue: QUEUE.workflows,
       workflowBundle: await workflowBundle(converters.encoded),
-      activities: createDeliveryActivities({ client, signer }),
+      activities: createDeliveryActivities({ client, signer, backend }),
       maxCachedWorkflows: cachedWorkflows,
       ...ACTIVATION_LIMIT,
     }),
     Worker.create({
       ...shared,
       taskQueue: QUEUE.jobs,
-      activities: createJobActivities({ client, signer }),
+      activities: createJobActivities({ client, signer, backend }),
       maxConcurrentActivityTaskExecutions: jobSlots,
     }),
     Worker.create({
@@ -131,6 +143,18 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
       await closed
     },
   }
+}
+
+/** The cluster's client is loaded for its pods alone: local ones run on a Node that it does not. */
+async function createBackend(
+  { dir, backend = 'local', log }: FirepoolWorkerOptions,
+  brokerPublicKey: string,
+): Promise<LocalBackend | KubernetesBackend> {
+  const shared = { brokerPublicKey, ...(log ? { log } : {}) }
+  if (backend === 'local') return createLocalBackend({ dir, ...shared })
+  const { createKubernetesBackend } = await import('./kubernetes/index.js')
+  const { kind: _, ...cluster } = backend
+  return createKubernetesBackend({ ...cluster, ...shared })
 }
 
 /** The same for both kinds of connection. */

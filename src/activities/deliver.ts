@@ -1,6 +1,7 @@
 import { createHash } from 'node:crypto'
 import { ActivityNotFoundError, type Client, WorkflowNotFoundError } from '@temporalio/client'
 import type { Effect, EffectResult } from '../broker/index.js'
+import type { Backend } from '../contract/backend.js'
 import { problem } from '../contract/errors.js'
 import type { LeaseEnd } from '../contract/lease.js'
 import { SIGNAL } from '../contract/names.js'
@@ -17,6 +18,7 @@ type Notify = Extract<Effect, { kind: 'notify' }>
 export interface DeliverDeps {
   client: Client
   signer: Signer
+  backend: Pick<Backend, 'annotate'>
 }
 
 /** Who a pod belongs to, as its runner keeps it: it refuses to be bound to another. */
@@ -27,7 +29,7 @@ export function ownerHash(owner: Deliver['owner']): string {
 }
 
 /** The activity that binds pods to their new epochs, hands out grants and tells of ends. */
-export function createDeliver({ client, signer }: DeliverDeps) {
+export function createDeliver({ client, signer, backend }: DeliverDeps) {
   /** @returns whether the workflow was there */
   const signal = async (
     workflowId: string,
@@ -48,7 +50,7 @@ export function createDeliver({ client, signer }: DeliverDeps) {
     const { grant, holder, token } = effect
     let useSeq: number
     try {
-      useSeq = await bind(signer, effect)
+      useSeq = await bind({ signer, backend }, effect)
     } catch (error) {
       // Whatever kept it from answering: nothing has started there, another pod costs less than waiting for this one.
       const reason = error instanceof RunnerUnreachable ? reasonOf(error) : lostReason(error)
@@ -84,7 +86,7 @@ export function createDeliver({ client, signer }: DeliverDeps) {
 
 /** Makes a pod its grant's: what an older epoch still runs is ended. @returns the pod's use counter */
 export async function bind(
-  signer: Signer,
+  { signer, backend }: Pick<DeliverDeps, 'signer' | 'backend'>,
   { grant, owner }: Pick<Deliver, 'grant' | 'owner'>,
 ): Promise<number> {
   const runner = createRunnerClient(grant.address, () =>
@@ -95,6 +97,7 @@ export async function bind(
     { v: 1, epoch, leaseId, ownerHash: ownerHash(owner), incarnation },
     { timeoutMs: CONTROL_MS },
   )
+  backend.annotate(grant.pod, { leaseId, epoch, caller: owner.caller })
   return useSeq
 }
 

@@ -33,20 +33,20 @@ function routesOf(client: Client): ShardRoutes {
 }
 
 /** Activities of the queue `firepool`: jobs on held leases. */
-export function createJobActivities({ client, signer }: Pick<ActivityDeps, 'client' | 'signer'>) {
+export function createJobActivities({ client, signer, backend }: ActivityDeps) {
   const shards = routesOf(client)
   return {
     [ACTIVITY.run]: createRun({ client, signer }),
-    [ACTIVITY.runOnce]: createRunOnce({ client, signer, shards }),
+    [ACTIVITY.runOnce]: createRunOnce({ client, signer, backend, shards }),
     [ACTIVITY.awaitLease]: createAwaitLease(client, shards),
   }
 }
 
 /** Activities of the queue `firepool-workflows`, beside the pools and leases that schedule them: short; eager or local. */
-export function createDeliveryActivities({ client, signer }: Pick<ActivityDeps, 'client' | 'signer'>) {
+export function createDeliveryActivities({ client, signer, backend }: ActivityDeps) {
   const shards = routesOf(client)
   return {
-    [ACTIVITY.deliver]: createDeliver({ client, signer }),
+    [ACTIVITY.deliver]: createDeliver({ client, signer, backend }),
     [ACTIVITY.tellPool]: createTellPool(client, shards),
   }
 }
@@ -62,6 +62,7 @@ export function createBrokerActivities({ client, signer, backend }: ActivityDeps
     [ACTIVITY.observe]: createObserve({ backend, signer }),
     [ACTIVITY.describeHolders]: createDescribeHolders(client),
     [ACTIVITY.tellShards]: createTellShards(client),
+    [ACTIVITY.forgetPool]: ({ pool }: { pool: string }) => backend.forget(pool),
     [ACTIVITY.namespaceFeatures]: async () => ({
       v: 1,
       ...(await readFeatures(

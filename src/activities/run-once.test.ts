@@ -5,6 +5,9 @@ import { problem } from '../contract/errors.js'
 import type { Acquired } from '../contract/lease.js'
 import type { RunOnceInput } from '../contract/run.js'
 import { createRunOnce } from './run-once.js'
+
+const backend = { annotate: () => {} }
+
 import type { ShardRoutes } from './shard-routes.js'
 
 /** One attempt of the activity against a pool that answers so. */
@@ -17,7 +20,7 @@ function attempt(n: number, answer: () => Promise<Acquired>, heartbeatDetails?: 
   const context = { info: { attempt: n, heartbeatDetails }, heartbeat: () => undefined } as unknown as Context
   const input = { v: 1, pool: 'p', jobId: 'j/1', request: { leaseId: 'l' } } as RunOnceInput
   return asyncLocalStorage.run(context, () =>
-    createRunOnce({ client, signer: () => 'none', shards })(input).catch((error: unknown) => error),
+    createRunOnce({ client, signer: () => 'none', backend, shards })(input).catch((error: unknown) => error),
   )
 }
 
@@ -57,7 +60,7 @@ test('each heartbeat after the shard was asked says which one, also the later on
     } as unknown as Context
     const input = { v: 1, pool: 'p', jobId: 'j/1', request: { leaseId: 'l' } } as RunOnceInput
     const run = asyncLocalStorage.run(context, () =>
-      createRunOnce({ client, signer: () => 'none', shards })(input),
+      createRunOnce({ client, signer: () => 'none', backend, shards })(input),
     )
     await vi.advanceTimersByTimeAsync(4_000)
     await run
@@ -97,7 +100,7 @@ test('a pool that was split between two attempts: the later one asks where the f
       },
     } as unknown as Context
     return asyncLocalStorage.run(context, () =>
-      createRunOnce({ client, signer: () => 'none', shards })(input),
+      createRunOnce({ client, signer: () => 'none', backend, shards })(input),
     )
   }
   expect(await run(1)).toEqual({ v: 1, outcome: 'waiting', at: 'p.1' })

@@ -15,11 +15,13 @@ import type { Acquired, Grant, LeaseRequest } from '../contract/lease.js'
 import { poolWorkflowId, UPDATE } from '../contract/names.js'
 import type { RunOnceInput, RunOnceResult } from '../contract/run.js'
 import { RunnerUnreachable } from '../runner/client.js'
-import { bind } from './deliver.js'
+import { bind, type DeliverDeps } from './deliver.js'
 import { activityFailure } from './failure.js'
 import { beating, isLaterAttempt } from './heartbeat.js'
 import { type RunDeps, runGranted, sendRelease } from './run.js'
 import type { ShardRoutes } from './shard-routes.js'
+
+type BindDeps = Pick<DeliverDeps, 'backend'>
 
 /** A pool that does not answer within this has no worker, or too much to do: the request goes by signal then. */
 const ACQUIRE_MS = 10_000
@@ -28,7 +30,7 @@ const ACQUIRE_MS = 10_000
  * The activity behind firepool.runJob: acquires by an update of the pool, whose answer is the grant, binds the pod
  * itself, and runs the job. No signal, no delivery and no workflow task of the caller lies between.
  */
-export function createRunOnce(deps: RunDeps & { shards: ShardRoutes }) {
+export function createRunOnce(deps: RunDeps & BindDeps & { shards: ShardRoutes }) {
   const { shards } = deps
   return async (input: RunOnceInput): Promise<RunOnceResult> => {
     const version = checkOptionalVersion(input.v)
@@ -170,13 +172,13 @@ function refusal(error: unknown, pool: string): Problem | null {
  * may have bound it and posted the job: then only the runner's job table can tell.
  */
 async function bindUnlessBound(
-  { client, signer }: RunDeps,
+  { client, signer, backend }: RunDeps & BindDeps,
   grant: Grant,
   { caller, reuseTag }: RunOnceInput['request'],
   again: boolean,
 ): Promise<void> {
   try {
-    await bind(signer, { grant, owner: { caller, reuseTag } })
+    await bind({ signer, backend }, { grant, owner: { caller, reuseTag } })
   } catch (error) {
     if (again) return
     if (!(error instanceof FirepoolError || error instanceof RunnerUnreachable)) throw error

@@ -6,13 +6,17 @@ import { breakerRefusal } from './policy/admission.js'
 import type { Pod } from './state.js'
 import { type Turn, wakeAt } from './turn.js'
 
+/** Of what a backend says of a lost pod: it goes into histories. */
+const SAID_CHARS = 1_000
+
 /** A pod died under us: its lease is told (PodLost), what is left of it is cleaned up. */
-export function losePod(turn: Turn, pod: Pod, reason: string, gone: boolean): void {
+export function losePod(turn: Turn, pod: Pod, reason: string, gone: boolean, said?: string): void {
   if (pod.leaseId !== null) {
     const lost = problem(
       'PodLost',
       `pod ${pod.pod} was lost (${reason}); the job may have started there. Run it again if that is safe, or set onPodLost: 'rerun'`,
-      { pod: pod.pod, epoch: pod.epoch, reason },
+      // With the end of its log, where the backend has it.
+      { pod: pod.pod, epoch: pod.epoch, reason, ...(said ? { said: said.slice(0, SAID_CHARS) } : {}) },
     )
     endLease(turn, pod.leaseId, 'podLost', { problem: lost, notify: true, pod: 'lost' })
   }

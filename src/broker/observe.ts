@@ -3,7 +3,10 @@ import type { PoolEvent } from './event.js'
 import { losePod, startFailed } from './losses.js'
 import { acknowledge, movePod, podReady } from './pods.js'
 import type { Pod } from './state.js'
-import { issue, type Turn } from './turn.js'
+import { issue, type Turn, wakeAt } from './turn.js'
+
+/** A scheduler names every node that it refused. */
+const NOTE_CHARS = 300
 
 /**
  * What the backend reports. A full report also tells by omission: a pod that it does not name is gone, unless its
@@ -28,9 +31,13 @@ function observePod(turn: Turn, seen: ObservedPod): void {
   if (seen.phase !== 'gone') acknowledge(turn, pod)
   if (seen.phase === 'ready') {
     ready(turn, pod, seen.address ?? '', seen.incarnation ?? '')
+    retire(turn, pod, seen)
     return
   }
-  if (seen.phase === 'starting') return
+  if (seen.phase === 'starting') {
+    noteStart(pod, seen)
+    return
+  }
   const gone = seen.phase === 'gone'
   const reason = seen.reason ?? (gone ? 'Deleted' : 'Failed')
   if (pod.kind === 'deleting') {
@@ -39,7 +46,22 @@ function observePod(turn: Turn, seen: ObservedPod): void {
   }
   if (pod.kind === 'starting')
     startFailed(turn, pod, reason, seen.message ?? 'no further word from the backend', gone)
-  else losePod(turn, pod, reason, gone)
+  else losePod(turn, pod, reason, gone, seen.message)
+}
+
+/** What a pod that starts waits for, when the backend knows: shown while it starts, and no part of a decision. */
+function noteStart(pod: Pod, { reason, message }: ObservedPod): void {
+  if (pod.kind !== 'starting') return
+  if (reason === undefined) delete pod.note
+  else pod.note = { reason, message: (message ?? '').slice(0, NOTE_CHARS) }
+}
+
+/** It serves its lease, but nothing after it: as one that is too old. */
+function retire(turn: Turn, pod: Pod, seen: ObservedPod): void {
+  if (seen.retire === undefined || pod.kind === 'deleting' || pod.oldAt <= turn.now) return
+  pod.note = { reason: seen.retire, message: (seen.message ?? '').slice(0, NOTE_CHARS) }
+  pod.oldAt = turn.now
+  wakeAt(turn, turn.now, 'lifetime', pod.pod)
 }
 
 function ready(turn: Turn, pod: Pod, address: string, incarnation: string): void {

@@ -1,5 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { makeWorld } from '../../test/support/broker-world.js'
+import type { ObservedPod } from '../contract/backend.js'
+import { podsPage, statusOf } from './status.js'
 
 /** What happens to pods: lost, restarted, unknown, not starting. */
 
@@ -299,5 +301,61 @@ describe('the breaker', () => {
     w.advance(100)
     expect(w.granted(bob).hit).toBe('standby')
     expect(w.granted(again).hit).toBe('warm')
+  })
+})
+
+describe('what a backend says beside the phase', () => {
+  const see = (w: ReturnType<typeof makeWorld>, seen: Omit<ObservedPod, 'generation'>) => {
+    w.send({ kind: 'observed', asOfMs: w.now, full: false, pods: [{ generation: 1, ...seen }] })
+    w.advance(100)
+  }
+
+  it('what a starting pod waits for is shown while it waits, and in the time-out of who waits for it', () => {
+    const w = makeWorld()
+    w.backend.startMs = () => Number.NaN
+    const lease = w.request({ deadlineMs: w.now + 20 * SECOND })
+    w.advance(SECOND)
+    const [pod] = w.pods('starting')
+    see(w, { pod: pod!, phase: 'starting', reason: 'Unschedulable', message: '0/3 nodes' })
+    const { starting } = statusOf(w.state, w.now)
+    expect(starting).toEqual([{ reason: 'Unschedulable', message: '0/3 nodes', pods: 1 }])
+    expect(podsPage(w.state, {}).rows[0]?.note).toBe('Unschedulable: 0/3 nodes')
+    w.advance(20 * SECOND)
+    expect(w.end(lease).problem?.message).toContain('1 pods start and wait (Unschedulable: 0/3 nodes)')
+    see(w, { pod: pod!, phase: 'starting' })
+    expect(statusOf(w.state, w.now).starting).toBeUndefined()
+  })
+
+  it('a pod that retires serves its lease on, and nobody after it; an idle one and a standby go at once (F4)', () => {
+    const w = makeWorld({ spec: { standby: 1, budget: 3 } })
+    const [held, idle] = [w.request({ caller: 'a' }), w.request({ caller: 'b' })]
+    w.advance(5 * SECOND)
+    w.release(idle)
+    w.advance(SECOND)
+    const [standby] = w.pods('standby')
+    const pods = [w.granted(held).pod, w.granted(idle).pod, standby!]
+    for (const pod of pods) {
+      const { address, incarnation } = w.state.pods.get(pod)!
+      see(w, { pod, phase: 'ready', address, incarnation, retire: 'NodeCordoned' })
+    }
+    w.advance(100)
+    expect(w.lease(held)?.kind).toBe('granted')
+    expect(w.state.pods.get(pods[0]!)?.note?.reason).toBe('NodeCordoned')
+    for (const pod of pods.slice(1)) expect(w.backend.pods.has(pod)).toBe(false)
+    w.release(held)
+    w.advance(3 * SECOND)
+    expect(w.backend.pods.has(pods[0]!)).toBe(false)
+    expect(w.pods('standby')).toHaveLength(1)
+  })
+
+  it('what it says of a lost pod goes to the holder of its lease, cut', () => {
+    const w = makeWorld()
+    const lease = w.request()
+    w.advance(3 * SECOND)
+    const { pod } = w.granted(lease)
+    see(w, { pod, phase: 'failed', reason: 'OOMKilled', message: `end of its log: ${'x'.repeat(5_000)}` })
+    expect(w.end(lease).problem?.details).toMatchObject({ reason: 'OOMKilled' })
+    expect(String(w.end(lease).problem?.details?.said)).toMatch(/^end of its log: x+$/)
+    expect(String(w.end(lease).problem?.details?.said)).toHaveLength(1_000)
   })
 })

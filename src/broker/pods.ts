@@ -118,6 +118,7 @@ export function drainPod(turn: Turn, pod: Pod): void {
 export function podReady(turn: Turn, pod: Pod, address: string, incarnation: string): void {
   const { state, now } = turn
   movePod(turn, pod, 'ready', { address, incarnation })
+  delete pod.note
   if (pod.generation === state.generation) {
     state.breaker.failures = 0
     state.breaker.openUntil = null

@@ -52,6 +52,8 @@ export interface Pod {
   startBy: number
   /** too old from then on; the pod itself knows, as above */
   oldAt: number
+  /** for people: what it waits for while it starts, or why it goes after its lease; not carried over, the next observation says it */
+  note?: { reason: string; message: string }
 }
 
 interface LeaseBase {

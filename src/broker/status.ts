@@ -16,6 +16,7 @@ import { budgetInForce, wholeBudget } from './policy/budget.js'
 import { pinOf } from './policy/keep-alive.js'
 import { standbyOfWhole, standbyTarget } from './policy/replenish.js'
 import { ownShare, shardCount } from './policy/shares.js'
+import { startNotes } from './starting.js'
 import type { Lease, PoolState } from './state.js'
 import type { PodKind } from './transitions.js'
 
@@ -29,6 +30,7 @@ export function statusOf(state: PoolState, now: number): PoolStatus {
     Object.entries(index.byKind).map(([kind, set]) => [kind, set.size]),
   ) as Record<PodKind, number>
   const waiting = [...state.leases.values()].filter((lease) => lease.kind === 'waiting')
+  const notes = startNotes(state)
   let heldPodMs = state.counters.heldPodMs
   for (const pod of state.pods.values()) if (pod.heldSince >= 0) heldPodMs += now - pod.heldSince
   return {
@@ -61,6 +63,7 @@ export function statusOf(state: PoolState, now: number): PoolStatus {
       retryAtMs: state.breaker.openUntil,
       last: state.breaker.last,
     },
+    ...(notes.length > 0 ? { starting: notes } : {}),
     grants: { ...state.counters.grants },
     ends: { ...state.counters.ends },
     podsCreated: state.counters.podsCreated,
@@ -130,6 +133,7 @@ export function podsPage(state: PoolState, page: PageRequest): Page<PodRow> {
     sinceMs: pod.since,
     keepAliveAtMs: pod.keepAliveAt > 0 ? pod.keepAliveAt : null,
     pinned: pod.reserved || pinOf(state, pod) > 0,
+    ...(pod.note ? { note: `${pod.note.reason}: ${pod.note.message}` } : {}),
   }))
 }
 

@@ -1,6 +1,7 @@
 import { CommanderError } from 'commander'
 import { FirepoolUnavailableError, type UnavailableReason } from '../client/unavailable.js'
 import { type ErrorCode, FirepoolError, type Problem } from '../contract/index.js'
+import { KubernetesSettingsError } from '../kubernetes/settings-error.js'
 import { ConnectionSettingsError } from '../server/settings-error.js'
 import { EXIT, exitCodeOfProblem } from './exit-code.js'
 
@@ -13,6 +14,7 @@ interface CodeFacts {
 export const CLI_CODES = {
   Usage: { origin: 'caller', exitCode: EXIT.usage },
   ConnectionSettings: { origin: 'caller', exitCode: EXIT.usage },
+  KubernetesSettings: { origin: 'caller', exitCode: EXIT.usage },
   CodecFailed: { origin: 'caller', exitCode: EXIT.usage },
   InvalidPoolFile: { origin: 'caller', exitCode: EXIT.poolFile },
   StateFolder: { origin: 'caller', exitCode: EXIT.usage },
@@ -98,6 +100,8 @@ export function reportOf(error: unknown): FailureReport {
   if (error instanceof FirepoolUnavailableError) return cliReport(error.reason, error.why, error.remedy)
   if (error instanceof ConnectionSettingsError)
     return cliReport('ConnectionSettings', error.why, error.remedy)
+  if (error instanceof KubernetesSettingsError)
+    return cliReport('KubernetesSettings', error.why, error.remedy)
   if (error instanceof CommanderError) return usageReport(error)
   const encoding = encodingOf(error)
   if (encoding !== null) {

@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { expect, test } from 'vitest'
+import { describe, expect, test } from 'vitest'
 import { reportOf } from './failure.js'
 import { PoolFileError, type PoolFileProblem, parsePoolFile, readPoolFile, sizeBytes } from './pool-file.js'
 
@@ -314,4 +314,68 @@ test('sizes', () => {
   expect(sizeBytes('1.5 kib')).toBe(1_536)
   expect(sizeBytes(7)).toBe(7)
   expect(sizeBytes('12 apples')).toBe('12 apples')
+})
+
+describe('pods of a cluster', () => {
+  const inCluster = (profile: string) => `pools:
+  - name: a
+    budget: 1
+    profile:
+      backend: kubernetes
+${profile}`
+
+  test('a template is taken as it is written', () => {
+    const text = inCluster(`      image: registry.example/firepool:1
+      prePull: true
+      template:
+        spec:
+          tolerations: [{ key: gpu, operator: Exists }]
+`)
+    expect(parsePoolFile(text, 'pools.yaml')[0]?.profile).toMatchObject({
+      backend: 'kubernetes',
+      namespace: null,
+      image: 'registry.example/firepool:1',
+      prePull: true,
+      template: { spec: { tolerations: [{ key: 'gpu', operator: 'Exists' }] } },
+    })
+  })
+
+  test('what a template may not say is named on its own line', () => {
+    const text = inCluster(`      image: firepool:1
+      imag: x
+      template:
+        metadata:
+          labels: { firepool.dev/pool: x }
+        spec:
+          containers:
+            - name: runner
+              livenessProbe: {}
+`)
+    expect(problemsOf(text)).toMatchObject([
+      { line: 7, path: 'pools[0].profile.imag', remedy: "did you mean 'image'?" },
+      {
+        line: 10,
+        path: 'pools[0].profile.template.metadata.labels["firepool.dev/pool"]',
+        why: expect.stringContaining('is what Firepool knows its own pods by'),
+      },
+    ])
+    const rest = text.replace('      imag: x\n', '').replace('firepool.dev/pool', 'team')
+    expect(problemsOf(rest)).toMatchObject([
+      { line: 13, path: 'pools[0].profile.template.spec.containers[0].livenessProbe' },
+    ])
+  })
+
+  test('an image that is missing or wrong, and a field of the other backend', () => {
+    expect(short(inCluster('      prePull: false\n'))).toEqual([
+      expect.stringMatching(/^4 pools\[0\]\.profile\.image: profile\.image is the image of the pods/),
+    ])
+    expect(short(inCluster('      image: "A B"\n      gpu: { count: 1 }\n'))).toEqual([
+      expect.stringMatching(/^6 pools\[0\]\.profile\.image: profile\.image is the image/),
+      expect.stringMatching(/^7 pools\[0\]\.profile\.gpu: profile\.gpu is reserved/),
+    ])
+    const local = inCluster('      image: firepool:1\n').replace('kubernetes', 'local')
+    expect(short(local)).toEqual([
+      expect.stringMatching(/^6 pools\[0\]\.profile\.image: profile\.image is of pods in a cluster/),
+    ])
+  })
 })

@@ -11,6 +11,7 @@ import {
   type PoolSpec,
   readPoolSpec,
   shown,
+  stepsOfPointer,
 } from '../contract/index.js'
 import { readUpTo } from './bounded-read.js'
 import { CliError, cliReport, type FailureReport, splitMessage } from './failure.js'
@@ -37,6 +38,11 @@ const PROFILE = z.strictObject({
   startDelay: START_DELAY.optional(),
   limits: LIMITS.optional(),
   prepare: z.array(z.string()).optional(),
+  namespace: z.string().optional(),
+  image: z.string().optional(),
+  template: z.record(z.string(), z.unknown()).optional(),
+  prePull: z.boolean().optional(),
+  gpu: z.unknown().optional(),
 })
 const POOL = z.strictObject({
   name: z.string(),
@@ -75,6 +81,8 @@ const EXPECTED: Record<string, string> = {
   fileSize: "a size such as '1GiB', or bytes",
   env: 'a map of names to texts',
   prepare: "a command as a list of texts, such as ['pip', 'install', 'numpy']",
+  template: 'a part of a Kubernetes pod, with the keys metadata and spec',
+  prePull: 'true or false',
   pools: "a list of pools, each beginning with '- name: ...'",
 }
 
@@ -278,7 +286,9 @@ const FIELDS: readonly (readonly [string, ...string[]])[] = [
     (key) => [key] as [string],
   ),
   ...['keepAlive', 'podStart', 'podLifetime'].map((key) => [key] as [string]),
-  ...['backend', 'env', 'startDelay', 'prepare'].map((key) => ['profile', key] as [string, string]),
+  ...['backend', 'env', 'startDelay', 'prepare', 'namespace', 'image', 'template', 'prePull', 'gpu'].map(
+    (key) => ['profile', key] as [string, string],
+  ),
   ...LIMITS.keyof().options.map((key) => ['profile', 'limits', key] as [string, ...string[]]),
 ]
 
@@ -297,23 +307,43 @@ function boundProblems(pool: Record<string, unknown>, place: Place, known: reado
     const at: Place = [...place, ...field]
     if (value === undefined) continue
     const shape = known.some((p) => startsWith(p.place, at))
-    const probe = { name: 'probe', budget: LIMIT.pods, ...nested(field, value) }
-    const problem = shape ? null : complaint(readPoolSpec(draftOf(probe)))
-    if (problem) found.push({ place: at, ...problem })
+    const probe: Record<string, unknown> = { name: 'probe', budget: LIMIT.pods, ...nested(field, value) }
+    if (field[0] === 'profile') probe.profile = { ...fieldsBeside(pool), ...(probe.profile as object) }
+    const problem = shape ? null : complaint(readPoolSpec(draftOf(probe as PoolText)))
+    if (problem) found.push({ place: at, why: problem.why, remedy: problem.remedy })
     if (shape || problem) sound = without(sound, field)
   }
   for (const container of CONTAINERS) {
     if (!isRecord(valueAt(sound, container))) sound = without(sound, container)
   }
-  // It can be looked at without a name, but not without a budget.
+  // It can be looked at without a name, but not without a budget. An image that was wrong is not missing as well.
+  const { profile } = sound
+  if (isRecord(profile) && isRecord(pool.profile) && pool.profile.image !== undefined)
+    sound = { ...sound, profile: { ...fieldsBeside(sound), ...profile } }
   if (sound.budget === undefined) return found
   return [...found, ...contradictions({ name: 'probe', ...sound } as unknown as PoolText, place)]
+}
+
+/** What a profile's field is of: without these it would be refused for what another field does not say. */
+function fieldsBeside({ profile }: Record<string, unknown>): Record<string, unknown> {
+  return isRecord(profile) && profile.backend === 'kubernetes'
+    ? { backend: 'kubernetes', image: 'probe' }
+    : {}
 }
 
 /** What each field may say, but not beside the others: found again and again without the field that says it. */
 function contradictions(pool: PoolText, place: Place): Finding[] {
   const problem = complaint(checkPoolSpec(draftOf(pool)))
   if (!problem) return []
+  // It says which field is meant. What else is wrong with a template is found when that is right.
+  if (problem.within) {
+    const { within, ...text } = problem
+    const rest =
+      valueAt(pool, ['profile', 'template']) === undefined || within[1] !== 'template'
+        ? []
+        : contradictions(without({ ...pool }, ['profile', 'template']) as unknown as PoolText, place)
+    return [{ place: [...place, ...within], ...text }, ...rest]
+  }
   const kind = (why: string | undefined) => why?.replace(/\d+/g, '#')
   const rest = FIELDS.filter(([key]) => key !== 'name' && key !== 'budget')
     .filter((field) => valueAt(pool, field) !== undefined)
@@ -321,14 +351,25 @@ function contradictions(pool: PoolText, place: Place): Finding[] {
   const cause = rest.find(
     (without) => kind(complaint(checkPoolSpec(draftOf(without.pool)))?.why) !== kind(problem.why),
   )
-  if (!cause) return [{ place, ...problem }]
-  return [{ place: [...place, ...cause.field], ...problem }, ...contradictions(cause.pool, place)]
+  const { why, remedy } = problem
+  if (!cause) return [{ place, why, remedy }]
+  return [{ place: [...place, ...cause.field], why, remedy }, ...contradictions(cause.pool, place)]
 }
 
-function complaint({ problem }: Checked<unknown>): { why: string; remedy: string } | null {
+interface Complaint {
+  why: string
+  remedy: string
+  /** of a pool's template: which of its fields is meant */
+  within?: Place
+}
+
+function complaint({ problem }: Checked<unknown>): Complaint | null {
   if (!problem) return null
   const { why, remedy } = splitMessage(inFileWords(problem.message))
-  return { why, remedy: remedy ?? 'correct the value; docs/cli.md has every key with its bounds' }
+  const text = { why, remedy: remedy ?? 'correct the value; docs/cli.md has every key with its bounds' }
+  const { path } = problem.details ?? {}
+  if (typeof path !== 'string') return text
+  return { ...text, within: stepsOfPointer(path) }
 }
 
 /** The contract's names as the file writes them. */

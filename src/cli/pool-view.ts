@@ -82,6 +82,8 @@ function factsOf(spec: PoolSpec, status: PoolStatus, now: number): [string, stri
       `${breaker.failures} in a row${again}: ${breaker.last?.message ?? 'no reason known'}`,
     ])
   }
+  for (const { reason, message, pods } of status.starting ?? [])
+    facts.push(['starts wait', `${counted(pods, 'pod')}, ${reason}: ${message}`])
   if (poison.count > 0)
     facts.push(['unreadable', `${counted(poison.count, 'input')} dropped, the last: ${poison.last}`])
   if (status.leaked > 0)
@@ -132,6 +134,11 @@ function timesLine(spec: PoolSpec): string {
 function profileLine({ profile }: PoolSpec): string {
   const parts: string[] = [`backend ${profile.backend}`]
   const { startDelay, limits, prepare, env } = profile
+  if (profile.backend === 'kubernetes') {
+    parts.push(`image ${profile.image}`)
+    if (profile.namespace !== null) parts.push(`namespace ${profile.namespace}`)
+    if (profile.prePull) parts.push('image pulled ahead')
+  }
   if (startDelay) parts.push(startDelayLine(startDelay))
   for (const [name, value] of Object.entries(limits)) if (value !== null) parts.push(`${name} ${value}`)
   if (prepare) parts.push(`prepare: ${prepare.join(' ')}`)

@@ -12,16 +12,28 @@ export interface PodOrder {
   startTimeoutMs: number
 }
 
-/** A pod as the backend sees it now. `failed` and `gone` pods hold nothing any more. */
+/** A pod as the backend sees it now. A `failed` pod will never serve again: remove it. A `gone` one holds nothing. */
 export interface ObservedPod {
   pod: string
   generation: number
   phase: 'starting' | 'ready' | 'failed' | 'gone'
-  /** CamelCase, as Kubernetes names it, for `failed`: e.g. PrepareFailed, Exited, StartTimeout */
+  /**
+   * CamelCase, as Kubernetes names it. Of `failed`: why, e.g. PrepareFailed, Exited, StartTimeout. Of `starting`: what it waits
+   * for, when that is more than time, e.g. Unschedulable
+   */
   reason?: string
   message?: string
   address?: string
   incarnation?: string
+  /** of `ready`: it serves whom it serves, and nobody after that; why, e.g. NodeCordoned */
+  retire?: string
+}
+
+/** Whom a pod serves now. */
+export interface LeaseNote {
+  leaseId: string
+  epoch: number
+  caller: string
 }
 
 /**
@@ -40,4 +52,22 @@ export interface Backend {
    * @returns a function that ends the watch
    */
   watch(pool: string, onChange: (pod: ObservedPod) => void): () => void
+  /**
+   * Writes on the pod whom it serves now, where its people look for it. Once for each lease, never for a job. Returns at once:
+   * nothing waits for it, and nothing depends on it.
+   */
+  annotate(pod: string, lease: LeaseNote): void
+  /** The pool has ended and its pods are gone: what the backend kept for it goes too. */
+  forget(pool: string): Promise<void>
+}
+
+/** The problem of an order that came to a worker of another backend. All workers of a deployment serve the same one. */
+export function otherBackend(
+  wanted: Profile['backend'],
+  served: Profile['backend'],
+): { reason: string; message: string } {
+  return {
+    reason: 'BackendNotServed',
+    message: `the pool's profile is of backend '${wanted}', this worker serves '${served}'; start its workers with --backend ${wanted}, or change profile.backend`,
+  }
 }

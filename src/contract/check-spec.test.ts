@@ -30,3 +30,85 @@ test.each([
 ])('%j is accepted', (change) => {
   expect(checkPoolSpec(spec(change)).value).toMatchObject({ name: 'a' })
 })
+
+const cluster = (change: object) => spec({ profile: { backend: 'kubernetes', image: 'a/b:1', ...change } })
+
+test('a profile of a cluster has its defaults, and a template as Kubernetes writes it', () => {
+  const template = {
+    metadata: { labels: { team: 'a' } },
+    spec: {
+      nodeSelector: { zone: 'x' },
+      containers: [{ name: 'runner', resources: { limits: { cpu: '4' } } }],
+    },
+  }
+  expect(checkPoolSpec(cluster({ template })).value?.profile).toMatchObject({
+    backend: 'kubernetes',
+    namespace: null,
+    image: 'a/b:1',
+    prePull: false,
+    env: {},
+    template,
+  })
+})
+
+test.each<[object, RegExp]>([
+  [{ image: undefined }, /^profile\.image is the image of the pods/],
+  [{ image: 'A B' }, /^profile\.image is the image/],
+  [{ namespace: 'No' }, /^profile\.namespace is the name of a Kubernetes namespace, not "No"/],
+  [{ gpu: { count: 1 } }, /^profile\.gpu is reserved .*; ask for whole devices/],
+  [{ backend: 'local', image: 'a' }, /^profile\.image is of pods in a cluster; set profile\.backend/],
+  [{ backend: 'vm' }, /^profile\.backend is 'local' or 'kubernetes', not "vm"/],
+  [{ template: [] }, /^profile\.template is a part of a pod/],
+  [{ template: { kind: 'Pod' } }, /^profile\.template\.kind has no place in a pod; /],
+])('a profile with %j is refused', (change, said) => {
+  expect(readPoolSpec(cluster(change)).problem?.message).toMatch(said)
+})
+
+const inPod = (of: object) => ({ spec: of })
+const inRunner = (of: object) => inPod({ containers: [{ name: 'runner', ...of }] })
+
+test.each<[object, string]>([
+  [{ metadata: { name: 'x' } }, 'metadata.name is set by Firepool'],
+  [
+    { metadata: { labels: { 'firepool.dev/pool': 'x' } } },
+    'metadata.labels.firepool.dev/pool is what Firepool',
+  ],
+  [{ metadata: { annotations: { a: 1 } } }, 'metadata.annotations.a is 1, no text; put it in quotes'],
+  [inPod({ restartPolicy: 'Always' }), 'spec.restartPolicy is "Always"; a runner that restarts'],
+  [inPod({ hostNetwork: true }), 'spec.hostNetwork lets jobs'],
+  [inPod({ hostPID: true }), 'spec.hostPID shows jobs'],
+  [inPod({ nodeName: 'n' }), 'spec.nodeName would go past the scheduler'],
+  [inPod({ activeDeadlineSeconds: 5 }), "spec.activeDeadlineSeconds is derived from the pool's podLifetime"],
+  [inPod({ automountServiceAccountToken: true }), 'spec.automountServiceAccountToken would give jobs'],
+  [inPod({ terminationGracePeriodSeconds: 0 }), 'spec.terminationGracePeriodSeconds is 0; give 1 to 300'],
+  [inPod({ securityContext: { runAsUser: 0 } }), 'spec.securityContext.runAsUser makes jobs root'],
+  [
+    inPod({ securityContext: { seccompProfile: { type: 'Unconfined' } } }),
+    'seccompProfile opens every system call',
+  ],
+  [
+    inPod({ volumes: [{ name: 'a', hostPath: { path: '/' } }] }),
+    "spec.volumes.0.hostPath shows jobs the node's files",
+  ],
+  [inPod({ containers: {} }), 'spec.containers is {}; write - name: runner'],
+  [inPod({ containers: [{ name: 'side' }] }), 'spec.containers.0.image is missing'],
+  [
+    inPod({ initContainers: [{ name: 'runner' }] }),
+    "spec.initContainers.0.name is the name of the jobs' own",
+  ],
+  [inRunner({ image: 'x' }), "spec.containers.0.image is the pool's; set profile.image"],
+  [inRunner({ livenessProbe: {} }), 'spec.containers.0.livenessProbe would kill jobs'],
+  [inRunner({ securityContext: { privileged: true } }), 'securityContext.privileged gives jobs the node'],
+  [
+    inRunner({ securityContext: { capabilities: { add: ['SYS_ADMIN'] } } }),
+    'capabilities adds ["SYS_ADMIN"]',
+  ],
+  [inRunner({ env: [{ name: 'FIREPOOL_POD', value: 'x' }] }), 'spec.containers.0.env.0.name is FIREPOOL_POD'],
+  [inRunner({ ports: [{ containerPort: 47_100 }] }), "spec.containers.0.ports.0 has the runner's own port"],
+])('the template %j is refused by the name of its field', (template, said) => {
+  const { problem } = checkPoolSpec(cluster({ template }))
+  expect(problem?.message).toContain(`${said}`)
+  expect(problem?.message).toMatch(/^profile\.template\..+; .+/)
+  // What a pool was given once stays readable.
+  expect(readPoolSpec(cluster({ template })).value).toBeDefined()
+})

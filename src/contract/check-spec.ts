@@ -1,9 +1,10 @@
 import { type Checked, checkNumber, checkPoolName, invalid, isRecord, shown, utf8Bytes } from './check.js'
 import { RESERVED_ENV } from './check-job.js'
-import type { Problem } from './errors.js'
+import { checkTemplate, templateProblem } from './check-template.js'
+import { type Problem, problem } from './errors.js'
 import { LIMIT, TIMEOUT } from './limits.js'
 import { refuseUnknownNames } from './option-names.js'
-import type { PoolSpec, Profile } from './pool.js'
+import type { JobSurroundings, KubernetesProfile, LocalProfile, PoolSpec, Profile } from './pool.js'
 
 /** Most of a spec's numbers, with their bounds and defaults. */
 const MAX_START_DELAY_MS = 10 * 60_000
@@ -58,10 +59,11 @@ function contradictionIn({ name, budget, maxPods, shards, profile }: PoolSpec): 
       `the name of a pool with shards has at most ${LIMIT.poolNameChars - SHARD_SUFFIX_CHARS} characters, because its shards' names are longer; ${shown(name)} has ${name.length}`,
     )
   const reserved = RESERVED_ENV.find((name) => Object.hasOwn(profile.env, name))
-  if (reserved === undefined) return null
-  return invalid(
-    `profile.env may not set ${reserved}: the runner finds a job's processes by it; choose another name`,
-  )
+  if (reserved !== undefined)
+    return invalid(
+      `profile.env may not set ${reserved}: the runner finds a job's processes by it; choose another name`,
+    )
+  return profile.backend === 'kubernetes' ? templateProblem(profile) : null
 }
 
 /** of the name of a shard, '.15': see shardName */
@@ -81,12 +83,19 @@ const SPEC_FIELDS: Readonly<Record<keyof PoolSpec, true>> = {
   shards: true,
   profile: true,
 }
-const PROFILE_FIELDS: Readonly<Record<keyof Profile, true>> = {
+const LOCAL_FIELDS: Readonly<Record<keyof LocalProfile, true>> = {
   backend: true,
   env: true,
   startDelay: true,
   limits: true,
   prepare: true,
+}
+const KUBERNETES_FIELDS: Readonly<Record<keyof KubernetesProfile, true>> = {
+  ...LOCAL_FIELDS,
+  namespace: true,
+  image: true,
+  template: true,
+  prePull: true,
 }
 
 /** Refuses names that a spec does not have, for those who write one by hand: checkPoolSpec would not look at them. */
@@ -94,7 +103,8 @@ export function checkSpecNames(value: Record<string, unknown>): Checked<true> {
   const spec = refuseUnknownNames('a pool spec', 'field', value, Object.keys(SPEC_FIELDS))
   if (spec.problem || !isRecord(value.profile)) return spec
   const { limits } = value.profile
-  const profile = refuseUnknownNames('profile', 'field', value.profile, Object.keys(PROFILE_FIELDS))
+  const fields = value.profile.backend === 'kubernetes' ? KUBERNETES_FIELDS : LOCAL_FIELDS
+  const profile = refuseUnknownNames('profile', 'field', value.profile, Object.keys(fields))
   if (profile.problem || !isRecord(limits)) return profile
   return refuseUnknownNames('profile.limits', 'field', limits, Object.keys(NO_LIMITS))
 }
@@ -142,7 +152,22 @@ function checkNumbers(value: Record<string, unknown>): Checked<Omit<PoolSpec, 'v
 export function checkProfile(value: unknown): Checked<Profile> {
   if (!isRecord(value)) return invalid(`a profile is an object, not ${shown(value)}`)
   const backend = value.backend ?? 'local'
-  if (backend !== 'local') return invalid(`this release has the backend 'local', not ${shown(backend)}`)
+  if (backend === 'kubernetes') return checkKubernetesProfile(value)
+  if (backend !== 'local') return invalid(`profile.backend is 'local' or 'kubernetes', not ${shown(backend)}`)
+  const foreign = Object.keys(KUBERNETES_FIELDS).find(
+    (name) => !Object.hasOwn(LOCAL_FIELDS, name) && value[name] !== undefined && value[name] !== null,
+  )
+  if (foreign !== undefined)
+    return invalid(
+      `profile.${foreign} is of pods in a cluster; set profile.backend to 'kubernetes', or remove it`,
+    )
+  const surroundings = checkSurroundings(value)
+  if (surroundings.problem) return surroundings
+  return { value: { backend, ...surroundings.value } }
+}
+
+/** What every profile has, whatever its backend. */
+function checkSurroundings(value: Record<string, unknown>): Checked<JobSurroundings> {
   const env = checkEnv(value.env ?? {})
   if (env.problem) return env
   const delay = checkStartDelay(value.startDelay ?? null)
@@ -161,11 +186,45 @@ export function checkProfile(value: unknown): Checked<Profile> {
   }
   return {
     value: {
-      backend,
       env: env.value,
       startDelay: delay.value,
       limits: limits.value,
       prepare: (prepare ?? null) as string[] | null,
+    },
+  }
+}
+
+/** An image's reference: the API server takes nearly anything, and the kubelet would say InvalidImageName a minute later. */
+const IMAGE =
+  /^[a-z0-9][a-z0-9._-]*(:[0-9]+)?(\/[a-z0-9._-]+)*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@[a-z0-9+._-]+:[0-9a-f]{32,})?$/
+const NAMESPACE = /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/
+
+function checkKubernetesProfile(value: Record<string, unknown>): Checked<KubernetesProfile> {
+  const surroundings = checkSurroundings(value)
+  if (surroundings.problem) return surroundings
+  if (value.gpu !== undefined && value.gpu !== null)
+    return invalid(
+      'profile.gpu is reserved for GPUs that pods share, which this release does not have; ask for whole devices by the resources of the container runner in profile.template',
+    )
+  const { image, namespace = null, prePull = false } = value
+  if (typeof image !== 'string' || image.length > 512 || !IMAGE.test(image)) {
+    const message = `profile.image is the image of the pods, such as 'registry.example/firepool:1.0', not ${shown(image)}`
+    return { problem: problem('InvalidRequest', message, { path: '/profile/image' }) }
+  }
+  if (namespace !== null && !(typeof namespace === 'string' && NAMESPACE.test(namespace)))
+    return invalid(`profile.namespace is the name of a Kubernetes namespace, not ${shown(namespace)}`)
+  if (prePull !== null && typeof prePull !== 'boolean')
+    return invalid(`profile.prePull is true or false, not ${shown(prePull)}`)
+  const template = checkTemplate(value.template)
+  if (template.problem) return template
+  return {
+    value: {
+      backend: 'kubernetes',
+      ...surroundings.value,
+      namespace,
+      image,
+      template: template.value,
+      prePull: prePull ?? false,
     },
   }
 }

@@ -31,6 +31,8 @@ export const ACTIVITY = {
   observe: 'firepool.observe',
   describeHolders: 'firepool.describeHolders',
   tellShards: 'firepool.tellShards',
+  /** of a pool that has ended, on a backend that keeps something for each pool */
+  forgetPool: 'firepool.forgetPool',
   namespaceFeatures: 'firepool.namespaceFeatures',
 } as const
 

@@ -1,8 +1,34 @@
 import type { Problem } from './errors.js'
 
 /** What a pod of this pool is. Everything the backend needs, nothing about callers. */
-export interface Profile {
+export type Profile = LocalProfile | KubernetesProfile
+
+/** Pods as processes of the worker's machine. */
+export interface LocalProfile extends JobSurroundings {
   backend: 'local'
+}
+
+/** Pods of a Kubernetes cluster. */
+export interface KubernetesProfile extends JobSurroundings {
+  backend: 'kubernetes'
+  /** where the pods are; null: the namespace of the worker */
+  namespace: string | null
+  /** of the runner's container: Node and the package, and what jobs need */
+  image: string
+  /** merged over safe defaults; a container named `runner` is the one that jobs run in */
+  template: PodTemplate
+  /** the image of each new generation is pulled on all nodes that may run its pods, before they need it */
+  prePull: boolean
+}
+
+/** A part of a pod as Kubernetes writes it, as far as a pool may say it (check-template.ts). */
+export interface PodTemplate {
+  metadata?: { labels?: Record<string, string>; annotations?: Record<string, string> }
+  spec?: Record<string, unknown>
+}
+
+/** What jobs find in any pod, and how it starts. */
+export interface JobSurroundings {
   /** environment of every job in this pool */
   env: Record<string, string>
   /** an imitated cold start, uniform between min and max ms; everything printed from it says so */
@@ -93,6 +119,8 @@ export interface PoolStatus {
   leases: number
   queue: { capacity: number; slotBusy: number; limit: number; oldestWaitMs: number }
   breaker: { open: boolean; failures: number; retryAtMs: number | null; last: Problem | null }
+  /** what starting pods wait for, by reason, when that is more than time; absent when nothing is known */
+  starting?: { reason: string; message: string; pods: number }[]
   grants: Record<'warm' | 'standby' | 'cold', number>
   ends: Record<string, number>
   podsCreated: number
@@ -145,6 +173,8 @@ export interface PodRow {
   keepAliveAtMs: number | null
   /** its lease is pinned, or it is kept for the slot of one that was */
   pinned: boolean
+  /** what it waits for while it starts, when that is more than time: reason and message; or why nobody gets it after its lease */
+  note?: string
 }
 
 /** A row of query `firepool.queue`. */

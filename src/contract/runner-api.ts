@@ -26,6 +26,7 @@ export function versionProblem(code: 'PodLost' | 'LeaseRevoked', what: string): 
  *   POST /drain   DrainRequest  -> DrainReply      broker
  *   POST /promote {v}           -> RunnerStatus    broker; makes a standby ready for a caller (a no-op without a device)
  *   GET  /status                -> RunnerStatus    broker or lease
+ *   GET  /ready                 -> RunnerIdentity  anybody, without a token: what a kubelet probes, and who answers
  *   GET  /files?path=P          -> the bytes       lease; P relative to the work folder, or a `file` of an Output
  *   PUT  /files?path=P          <- the bytes       lease
  */
@@ -104,6 +105,13 @@ export interface RunnerStatus {
   lifetimeLeftMs: number
 }
 
+/** Who answers at an address. Nothing of it is secret; a probe is no use of the pod, and no contact with its broker. */
+export interface RunnerIdentity {
+  v: 1
+  pod: string
+  incarnation: string
+}
+
 /** What the runner POSTs to JobSpec.outputTo, in order; a subscriber that fails is dropped, the job goes on. */
 export interface OutputChunk {
   v: 1
@@ -169,6 +177,8 @@ export interface RunnerEnv {
   FIREPOOL_START_DELAY_MS: string
   /** JSON of Profile, as far as jobs need it: env, limits, prepare */
   FIREPOOL_PROFILE: string
+  /** a file that takes RunnerFailed as well, where the system reads why a container ended */
+  FIREPOOL_TERMINATION_LOG?: string
 }
 
 /** What the runner writes to FIREPOOL_POD_DIR/ready.json, atomically, once it listens. */
@@ -179,7 +189,7 @@ export interface RunnerReady {
   incarnation: string
 }
 
-/** And to failed.json when it cannot start. */
+/** And to failed.json when it cannot start; to FIREPOOL_TERMINATION_LOG also when it ends itself. */
 export interface RunnerFailed {
   v: 1
   reason: string

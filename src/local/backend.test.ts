@@ -1,7 +1,8 @@
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
-import { loopbackAddress, startDelayMs } from './launch.js'
+import { startDelayMs } from '../start-delay.js'
+import { loopbackAddress } from './launch.js'
 import { listed, marked, order, podName, readyAddress, sh, World } from './pods.fixture.js'
 import { Registry } from './registry.js'
 

@@ -2,7 +2,13 @@ import { existsSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
-import type { Backend, ObservedPod, PodOrder } from '../contract/index.js'
+import {
+  type Backend,
+  type LeaseNote,
+  type ObservedPod,
+  otherBackend,
+  type PodOrder,
+} from '../contract/index.js'
 import { Janitor } from './janitor.js'
 import { launchRunner } from './launch.js'
 import { Observer } from './observation.js'
@@ -84,6 +90,8 @@ class ProcessBackend implements LocalBackend {
   async #createOne(order: PodOrder): Promise<Created> {
     const { pod } = order
     const failed = (reason: string, message: string) => ({ pod, problem: { reason, message } })
+    const { backend } = order.profile
+    if (backend !== 'local') return { pod, problem: otherBackend(backend, 'local') }
     if (!isPodName(pod)) {
       return failed('InvalidPodName', `${JSON.stringify(pod)} is no pod name: use a-z, 0-9 and -`)
     }
@@ -174,6 +182,13 @@ class ProcessBackend implements LocalBackend {
   watch(pool: string, onChange: (pod: ObservedPod) => void): () => void {
     return this.#watcher.watch(pool, onChange)
   }
+
+  annotate(pod: string, lease: LeaseNote): void {
+    if (isPodName(pod)) this.#registry.noteLease(pod, lease)
+  }
+
+  /** Nothing is kept for a pool as such. */
+  async forget(): Promise<void> {}
 
   async stopAll(pool?: string): Promise<number> {
     const pods = this.#registry.names().filter((pod) => {

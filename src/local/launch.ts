@@ -3,6 +3,7 @@ import { createHash } from 'node:crypto'
 import { closeSync, openSync } from 'node:fs'
 import { join } from 'node:path'
 import { type PodOrder, type RunnerEnv, TIMEOUT } from '../contract/index.js'
+import { startDelayMs } from '../start-delay.js'
 import { identify, type ProcessId } from './process.js'
 
 /** All that a pod inherits from the worker: where programs are, and how text and time are written. */
@@ -88,12 +89,4 @@ export function loopbackAddress(pod: string): string {
   if (process.platform !== 'linux') return '127.0.0.1'
   const hash = createHash('sha256').update(`address/${pod}`).digest()
   return `127.${1 + (hash.readUInt16BE(0) % 254)}.${hash[2]}.${1 + (hash.readUInt16BE(3) % 254)}`
-}
-
-/** The imitated cold start of this pod, ms: uniform between the profile's bounds, always the same for one name. */
-export function startDelayMs(order: PodOrder): number {
-  const delay = order.profile.startDelay
-  if (!delay) return 0
-  const share = createHash('sha256').update(`delay/${order.pod}`).digest().readUInt32BE(0) / 2 ** 32
-  return Math.round(delay.minMs + share * (delay.maxMs - delay.minMs))
 }

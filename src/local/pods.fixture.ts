@@ -13,7 +13,7 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
-import type { ObservedPod, PodOrder, Profile } from '../contract/index.js'
+import type { LocalProfile, ObservedPod, PodOrder } from '../contract/index.js'
 import { deleteFolder } from './ending.js'
 import { createLocalBackend, type LocalBackend } from './index.js'
 
@@ -212,7 +212,11 @@ export function podName(): string {
   return `t-${process.pid}-${++serial}`
 }
 
-export function order(pod: string, change: Partial<PodOrder> = {}, profile: Partial<Profile> = {}): PodOrder {
+export function order(
+  pod: string,
+  change: Partial<PodOrder> = {},
+  profile: Partial<LocalProfile> = {},
+): PodOrder {
   return {
     pod,
     pool: 'cpu',

@@ -11,8 +11,9 @@ import {
   rmSync,
   writeFileSync,
 } from 'node:fs'
+import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { CONTRACT_VERSION, type PodOrder, type RunnerReady } from '../contract/index.js'
+import { CONTRACT_VERSION, type LeaseNote, type PodOrder, type RunnerReady } from '../contract/index.js'
 import { makeFolder } from '../make-folder.js'
 import { identifySelf, isAlive, type ProcessId } from './process.js'
 
@@ -52,6 +53,7 @@ export type EntryRead =
  *
  *     {dir}/pods/{pod}/pod.json          the pod's entry
  *     {dir}/pods/{pod}/removing.json     who is removing it
+ *     {dir}/pods/{pod}/lease.json        whom it serves, for people
  *     {dir}/pods/{pod}/run-.../          FIREPOOL_POD_DIR: runner.log, ready.json, failed.json, ended.json, home/, work/
  *     {dir}/trash/{pod}.{random}         removed pods whose folder is being deleted
  *
@@ -178,6 +180,13 @@ export class Registry {
     const ready = this.readJson(pod, run, 'ready.json') as RunnerReady | undefined
     if (isOtherVersion(ready?.v)) return ready
     return typeof ready?.address === 'string' && typeof ready.incarnation === 'string' ? ready : undefined
+  }
+
+  /** lease.json, for people: whom the pod serves now. Never read here, so nothing waits for it. */
+  noteLease(pod: string, lease: LeaseNote): void {
+    const text = `${JSON.stringify(lease)}\n`
+    // The pod may be on its way out, and its folder gone.
+    writeFile(join(this.podFolder(pod), 'lease.json'), text, { mode: 0o600 }).catch(() => {})
   }
 
   /** Says to other workers that the pod's end is wanted. */

@@ -3,12 +3,14 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import { performance } from 'node:perf_hooks'
 import { pipeline } from 'node:stream/promises'
 import {
+  CONTRACT_VERSION,
   FirepoolError,
   type JobOutcome,
   type JobRequest,
   LIMIT,
   type Problem,
   problem,
+  type RunnerIdentity,
   type RunnerStatus,
   type TokenClaims,
 } from '../contract/index.js'
@@ -136,6 +138,11 @@ export class RunnerApp {
     }
   }
 
+  identity(): RunnerIdentity {
+    const { pod, incarnation } = this.#options.place
+    return { v: CONTRACT_VERSION, pod, incarnation }
+  }
+
   /** Answers one request. Never throws, never rejects. */
   handle(req: IncomingMessage, res: ServerResponse): void {
     const fail = (error: unknown) => this.#failed(req, res, error)
@@ -144,6 +151,10 @@ export class RunnerApp {
       const mark = url.indexOf('?')
       const path = mark < 0 ? url : url.slice(0, mark)
       const name = `${req.method} ${path}`
+      if (name === 'GET /ready') {
+        reply(res, 200, this.identity())
+        return
+      }
       const route = Object.hasOwn(this.#routes, name) ? this.#routes[name] : undefined
       if (route === undefined) throw new FirepoolError(noRoute(name))
       const token = this.#verify(req.headers.authorization, route.scopes, Date.now())

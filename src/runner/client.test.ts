@@ -63,7 +63,10 @@ test('a runner that refuses our version is a lost pod for the broker: it is repl
   }
   const address = await runnerThatSays(410, { v: 1, problem })
   const grant = { address, pod: 'p', epoch: 1, leaseId: 'l', incarnation: 'i' } as Grant
-  const bound = bind(() => 'token', { grant, owner: { caller: 'c', reuseTag: '' } })
+  const bound = bind(
+    { signer: () => 'token', backend: { annotate: () => {} } },
+    { grant, owner: { caller: 'c', reuseTag: '' } },
+  )
   expect(await refusal(bound)).toMatchObject(TYPED)
   expect(lostReason(await bound.catch((error: unknown) => error))).toContain('PodLost')
 })

@@ -197,7 +197,9 @@ function watchLifetime({ app }: Runner, lifetimeMs: number, brokerGoneMs: number
       isRetired: app.fence.state === 'draining',
     })
     if (verdict.kind === 'retire') app.fence.retire()
-    if (verdict.kind === 'end') void end(0, verdict.why)
+    if (verdict.kind !== 'end') return
+    tellTermination({ v: 1, reason: 'Ended', message: verdict.why })
+    void end(0, verdict.why)
   }, lookMs)
 }
 
@@ -215,6 +217,16 @@ async function end(code: number, why: string): Promise<void> {
   }
 }
 
+/** In place: a kubelet mounts this file, which nothing may be renamed over. */
+function tellTermination(why: RunnerFailed): void {
+  const path = process.env.FIREPOOL_TERMINATION_LOG
+  try {
+    if (path) writeFileSync(path, JSON.stringify(why))
+  } catch (error) {
+    log(`${path} cannot be written: ${String(error)}`)
+  }
+}
+
 function failed(error: unknown): void {
   if (isEnding) return
   const reason = error instanceof StartFailure ? error.reason : 'StartFailed'
@@ -227,6 +239,7 @@ function failed(error: unknown): void {
   } catch (writeError) {
     log(`and failed.json cannot be written: ${String(writeError)}`)
   }
+  tellTermination(content)
   process.exitCode = 1
   void end(1, reason)
 }

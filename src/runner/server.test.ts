@@ -385,6 +385,7 @@ test('idle time and age are durations of this process: a clock that is set anew 
 test('listen addresses', () => {
   expect(parseListen('127.0.3.1:0')).toEqual({ host: '127.0.3.1', port: 0 })
   expect(parseListen('[::1]:80')).toEqual({ host: '::1', port: 80 })
+  expect(parseListen('fd00::1:80')).toEqual({ host: 'fd00::1', port: 80 })
   for (const wrong of ['', '127.0.0.1', ':x', '1.2.3.4:70000'])
     expect(() => parseListen(wrong)).toThrow('FIREPOOL_LISTEN')
 })

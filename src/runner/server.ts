@@ -47,11 +47,12 @@ export async function startRunner(listen: string, options: RunnerOptions): Promi
 }
 
 /**
- * Host and port of a listen address such as 127.0.0.1:0 or [::1]:8080.
+ * Host and port of a listen address such as 127.0.0.1:0 or [::1]:8080; also fd00::1:8080, because Kubernetes has no way to put
+ * brackets around the address of a pod only when it is one of IPv6.
  * @throws when it is not one
  */
 export function parseListen(listen: string): { host: string; port: number } {
-  const match = /^(?:\[([^\]]+)\]|([^:]*)):(\d{1,5})$/.exec(listen)
+  const match = /^(?:\[([^\]]+)\]|(.*)):(\d{1,5})$/.exec(listen)
   const port = Number(match?.[3])
   if (match === null || port > 65_535)
     throw new Error(`FIREPOOL_LISTEN is ${JSON.stringify(listen)}; give host:port, such as 127.0.0.1:0`)

@@ -12,20 +12,40 @@ export interface GoInstallOptions {
   signal?: AbortSignal
 }
 
+export interface GoBuildOptions extends GoInstallOptions {
+  /** the folder of the module that is built */
+  module: string
+  /** of the linker */
+  ldflags?: string
+}
+
 /**
  * `go install` of commands (`path@version`, all of one module), without cgo so that no C compiler is needed.
- *
- * Runs to the end, also under an abort: `go` and its compilers are interrupted as by a Ctrl-C and are gone afterwards.
  * @throws Error with the last lines of what went wrong
  */
-export async function goInstall(commands: readonly string[], options: GoInstallOptions): Promise<void> {
+export function goInstall(commands: readonly string[], options: GoInstallOptions): Promise<void> {
+  // Outside of any module, so that a go.mod or go.work above the caller's folder has no say.
+  return runGo(['install', ...commands], options, options.folder)
+}
+
+/**
+ * `go build` of packages (`./cmd/x`) of a module on disk, whose files stay as they are; without cgo, so the programs are static.
+ * @throws Error with the last lines of what went wrong
+ */
+export function goBuild(packages: readonly string[], options: GoBuildOptions): Promise<void> {
+  // The version control around the module is none of its business, and may be none that go can read.
+  const flags = ['-mod=readonly', '-trimpath', '-buildvcs=false', `-ldflags=${options.ldflags ?? ''}`]
+  return runGo(['build', ...flags, '-o', `${options.folder}/`, ...packages], options, options.module)
+}
+
+/** Runs to the end, also under an abort: `go` and its compilers are interrupted as by a Ctrl-C and are gone afterwards. */
+async function runGo(args: readonly string[], options: GoInstallOptions, cwd: string): Promise<void> {
   const { folder, signal } = options
   signal?.throwIfAborted()
-  const go = spawn('go', ['install', ...commands], {
+  const go = spawn('go', args, {
     // What a build leaves behind when it is ended goes with the folder.
-    env: { ...options.env, GOBIN: folder, GOTMPDIR: folder, CGO_ENABLED: '0' },
-    // Outside of any module, so that a go.mod or go.work above the caller's folder has no say.
-    cwd: folder,
+    env: { ...options.env, GOBIN: folder, GOTMPDIR: folder, CGO_ENABLED: '0', GOWORK: 'off' },
+    cwd,
     stdio: ['ignore', 'ignore', 'pipe'],
     // A group of its own: a signal to `go` alone would leave its compilers running.
     detached: true,

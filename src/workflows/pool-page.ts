@@ -77,6 +77,8 @@ function attention(status: PoolStatus, now: number): string[] {
       : ''
     lines.push(what + last)
   }
+  for (const { reason, message, pods } of status.starting ?? [])
+    lines.push(`**Pods wait to start**: ${pods} ${reason}: ${plain(message, REASON_CHARS)}`)
   if (budget.fleetExpiresAtMs !== null && now >= budget.fleetExpiresAtMs)
     lines.push('**The fleet budget expired**: only the guarantee is left, nothing grows above it.')
   if (poison.count > 0)

@@ -41,6 +41,7 @@ import { Alarm } from './alarm.js'
 import { continuation } from './continuation.js'
 import { checkArgument, checkInput } from './decoded.js'
 import { failureOf } from './failure.js'
+import { forgetPool } from './forget-pool.js'
 import { takeSignals } from './intake.js'
 import { callLane } from './lane-activities.js'
 import { Lanes } from './lanes.js'
@@ -66,6 +67,8 @@ export async function pool(input: PoolInput): Promise<{ v: 1; pool: string; end:
     const entity = new PoolEntity(input)
     cancelRequested.catch(() => entity.wasCancelled())
     await entity.live()
+    // Local pods leave nothing, and the histories of their pools have no such activity.
+    if (entity.state.spec.profile.backend === 'kubernetes') await forgetPool(entity.state.spec.name)
     return { v: 1, pool: entity.state.spec.name, end: 'deleted' }
   })
 }

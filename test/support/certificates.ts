@@ -1,5 +1,6 @@
 /** Certificates of a CA of our own, made here: the tests need no program for it. */
 import { createHash, generateKeyPairSync, type KeyObject, randomBytes, sign } from 'node:crypto'
+import { isIPv4 } from 'node:net'
 
 export interface Identity {
   /** PEM */
@@ -9,7 +10,15 @@ export interface Identity {
 
 export interface Authority extends Identity {
   /** a certificate for a server on 127.0.0.1 and localhost, or for a client */
-  issue(name: string, more?: { notAfter?: Date }): Identity
+  issue(name: string, more?: MoreOfCertificate): Identity
+}
+
+export interface MoreOfCertificate {
+  notAfter?: Date
+  /** in the subject, where Kubernetes looks for groups */
+  organization?: string
+  /** a server's other names and IPv4 addresses */
+  hosts?: readonly string[]
 }
 
 const DAY_MS = 24 * 60 * 60_000
@@ -30,7 +39,7 @@ export function createAuthority(name: string): Authority {
     issue(subject, more = {}) {
       const own = newKey()
       const issued = { subject, issuer: name, subjectKey: own.publicKey, issuerKey: ca, isCa: false }
-      return { cert: certificate({ ...issued, ...more }), key: pemOf(own.privateKey) }
+      return { cert: certificate({ ...issued, more }), key: pemOf(own.privateKey) }
     },
   }
 }
@@ -49,17 +58,18 @@ interface Wanted {
   subjectKey: KeyObject
   issuerKey: KeyPair
   isCa: boolean
-  notAfter?: Date
+  more?: MoreOfCertificate
 }
 
 /** RFC 5280, as much of it as TLS libraries ask for. @returns PEM */
-function certificate({ subject, issuer, subjectKey, issuerKey, isCa, notAfter }: Wanted): string {
+function certificate({ subject, issuer, subjectKey, issuerKey, isCa, more = {} }: Wanted): string {
+  const { notAfter, organization, hosts = [] } = more
   const signature = sequence(objectId('1.2.840.10045.4.3.2'))
   const now = Date.now()
   const validity = sequence(time(new Date(now - DAY_MS)), time(notAfter ?? new Date(now + DAY_MS)))
   const constraints = isCa ? sequence(Buffer.from([0x01, 0x01, 0xff])) : sequence()
   const keyUsage = isCa ? [0x03, 0x02, 0x01, 0x06] : [0x03, 0x02, 0x07, 0x80]
-  const names = sequence(tagged(0x82, Buffer.from('localhost')), tagged(0x87, Buffer.from([127, 0, 0, 1])))
+  const names = sequence(...['localhost', '127.0.0.1', ...hosts].map(alternativeName))
   const extensions = sequence(
     extension('2.5.29.19', constraints, true),
     extension('2.5.29.15', Buffer.from(keyUsage), true),
@@ -73,7 +83,7 @@ function certificate({ subject, issuer, subjectKey, issuerKey, isCa, notAfter }:
     signature,
     distinguishedName(issuer),
     validity,
-    distinguishedName(subject),
+    distinguishedName(subject, organization),
     subjectKey.export({ type: 'spki', format: 'der' }),
     tagged(0xa3, extensions),
   )
@@ -106,8 +116,16 @@ function extension(id: string, value: Buffer, critical = false): Buffer {
   return sequence(objectId(id), ...flag, tagged(0x04, value))
 }
 
-function distinguishedName(name: string): Buffer {
-  return sequence(tagged(0x31, sequence(objectId('2.5.4.3'), tagged(0x0c, Buffer.from(name)))))
+function alternativeName(host: string): Buffer {
+  return isIPv4(host)
+    ? tagged(0x87, Buffer.from(host.split('.').map(Number)))
+    : tagged(0x82, Buffer.from(host))
+}
+
+function distinguishedName(name: string, organization?: string): Buffer {
+  const part = (id: string, text: string) =>
+    tagged(0x31, sequence(objectId(id), tagged(0x0c, Buffer.from(text))))
+  return sequence(...(organization ? [part('2.5.4.10', organization)] : []), part('2.5.4.3', name))
 }
 
 function objectId(text: string): Buffer {

@@ -1,15 +1,19 @@
-import { type ChildProcess, spawn } from 'node:child_process'
+import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { closeSync, openSync, readFileSync } from 'node:fs'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { promisify } from 'node:util'
+
+const run = promisify(execFile)
 
 /** After SIGTERM; a database that has to write down what it holds takes a moment. */
 const GRACE_MS = 10_000
 
 /**
  * Reads which process groups there are. When its input ends without "done", our process is gone: the groups get SIGTERM,
- * after $2 tenths of a second SIGKILL, and the folder $1 is removed, again and again until what was killed has let go of it.
+ * after $2 tenths of a second SIGKILL, the script $3 is run, and the folder $1 is removed, again and again until what was killed
+ * has let go of it.
  * It says `kill -s TERM` because Debian's sh refuses `kill -TERM -- -1234`.
  */
 const SCRIPT = `
@@ -24,9 +28,11 @@ done
 all() { for g in $groups; do kill -s "$1" -- "-$g" 2>/dev/null; done; }
 alive() { for g in $groups; do kill -s 0 -- "-$g" 2>/dev/null && return 0; done; return 1; }
 all TERM
+all CONT
 n=0
 while [ "$n" -lt "$2" ] && alive; do sleep 0.1; n=$((n+1)); done
 all KILL
+/bin/sh -c "$3"
 n=0
 while [ "$n" -lt 50 ] && { rm -rf -- "$1"; [ -e "$1" ]; }; do sleep 0.1; n=$((n+1)); done
 `
@@ -39,6 +45,8 @@ export interface Part {
   hasExited(): boolean
   /** what it has printed so far */
   log(): string
+  /** sends a signal to its group, such as SIGSTOP */
+  signal(signal: NodeJS.Signals): void
   /** sends the signal (later SIGKILL) to its group and waits for the end */
   stop(signal?: NodeJS.Signals): Promise<void>
 }
@@ -47,6 +55,8 @@ export interface PartOptions {
   /** of its log, and for messages */
   name: string
   env: NodeJS.ProcessEnv
+  /** default: ours */
+  cwd?: string
   /** run as this user */
   as?: { uid: number; gid: number }
 }
@@ -59,25 +69,37 @@ export class Keeper {
   private readonly parts: Part[] = []
   private readonly watchdog: ChildProcess
 
-  private constructor(readonly folder: string) {
-    const args = ['-c', SCRIPT, 'firepool-keeper', folder, String(GRACE_MS / 100)]
+  private constructor(
+    readonly folder: string,
+    private readonly cleanUp: string,
+  ) {
+    const args = ['-c', SCRIPT, 'firepool-keeper', folder, String(GRACE_MS / 100), cleanUp]
     this.watchdog = spawn('/bin/sh', args, { stdio: ['pipe', 'ignore', 'ignore'], detached: true })
     this.watchdog.stdin!.on('error', () => {})
     this.watchdog.unref()
   }
 
-  /** Makes the folder `{temporary folder}/{prefix}...`. */
-  static async open(prefix: string): Promise<Keeper> {
-    return new Keeper(await mkdtemp(join(tmpdir(), prefix)))
+  /**
+   * Makes the folder `{temporary folder}/{prefix}...`.
+   * @param cleanUp a shell script for what is neither a process nor in the folder; run when all processes have ended
+   */
+  static async open(prefix: string, cleanUp = ''): Promise<Keeper> {
+    return new Keeper(await mkdtemp(join(tmpdir(), prefix)), cleanUp)
   }
 
   /** Starts a process with a group of its own, so that a Ctrl-C reaches only us and we stop all in order. */
-  start(command: string, args: readonly string[], { name, env, as }: PartOptions): Part {
+  start(command: string, args: readonly string[], { name, env, cwd, as }: PartOptions): Part {
     const logFile = join(this.folder, `${name}.log`)
     const logFd = openSync(logFile, 'a', 0o600)
     let child: ChildProcess
     try {
-      child = spawn(command, args, { stdio: ['ignore', logFd, logFd], detached: true, env, ...as })
+      child = spawn(command, args, {
+        stdio: ['ignore', logFd, logFd],
+        detached: true,
+        env,
+        ...(cwd === undefined ? {} : { cwd }),
+        ...as,
+      })
     } finally {
       closeSync(logFd)
     }
@@ -93,6 +115,7 @@ export class Keeper {
   /** Stops what still runs, the last one first, and removes the folder. */
   async close(): Promise<void> {
     for (const part of this.parts.reverse()) await part.stop()
+    if (this.cleanUp) await run('/bin/sh', ['-c', this.cleanUp])
     await rm(this.folder, { recursive: true, force: true, maxRetries: 10 })
     this.watchdog.stdin!.end('done\n')
   }
@@ -132,12 +155,16 @@ class GroupPart implements Part {
   async stop(signal: NodeJS.Signals = 'SIGTERM'): Promise<void> {
     if (this.child.exitCode !== null || this.child.signalCode !== null || this.pid < 0) return
     this.signal(signal)
+    // Who was stopped by SIGSTOP hears of nothing else.
+    this.signal('SIGCONT')
     const killer = setTimeout(() => this.signal('SIGKILL'), GRACE_MS)
     await this.exited
     clearTimeout(killer)
   }
 
-  private signal(signal: NodeJS.Signals): void {
+  signal(signal: NodeJS.Signals): void {
+    // It never started: there is no group, and -(-1) would be somebody else's process.
+    if (this.pid < 0) return
     try {
       process.kill(-this.pid, signal)
     } catch {

@@ -1,12 +1,10 @@
 import { execFile } from 'node:child_process'
-import { access, mkdir, rename, stat } from 'node:fs/promises'
+import { access, mkdir, rename } from 'node:fs/promises'
 import { delimiter, join } from 'node:path'
 import { promisify } from 'node:util'
-import { cacheFolder } from '../../src/server/cache-folder.js'
 import { goInstall } from '../../src/server/go-install.js'
-import { withProcessLock } from '../../src/server/process-lock.js'
-import { putInPlace } from '../../src/server/put-in-place.js'
 import { resolveBinary } from '../../src/server/resolve.js'
+import { built, reportProgress } from './built.js'
 
 const run = promisify(execFile)
 
@@ -17,7 +15,6 @@ const TEMPORAL_MODULE = 'go.temporal.io/server/cmd'
 const COMPOSE_COMMAND = 'github.com/compose-spec/compose-go/v2/cmd@v2.16.2'
 /** What Temporal's plugin postgres12 is tested with, the one of Debian 12 first. */
 const POSTGRES_VERSIONS = [15, 16, 17, 14, 13]
-const PROGRESS_EVERY_MS = 15_000
 
 /** Programs of which a Temporal server on PostgreSQL is made. */
 export interface ProductionParts {
@@ -38,7 +35,7 @@ export interface ProductionParts {
 export async function obtainProductionParts(): Promise<ProductionParts> {
   const postgres = await postgresFolder()
   const postgresUser = await unprivilegedUser()
-  const temporal = await built(`temporal-server-${TEMPORAL_VERSION}`, async (folder) => {
+  const temporal = await built(`temporal-server-${TEMPORAL_VERSION}`, 'with go install', async (folder) => {
     const commands = ['server', 'tools/sql'].map((path) => `${TEMPORAL_MODULE}/${path}@${TEMPORAL_VERSION}`)
     await goInstall(commands, { env: process.env, folder })
     const made = join(folder, 'made')
@@ -48,46 +45,16 @@ export async function obtainProductionParts(): Promise<ProductionParts> {
     await rename(join(folder, 'sql'), join(made, 'temporal-sql-tool'))
     return made
   })
-  const { path: cli } = await resolveBinary({ onProgress: report })
+  const { path: cli } = await resolveBinary({ onProgress: reportProgress })
   return { temporal, cli, postgres, ...(postgresUser ? { postgresUser } : {}) }
 }
 
 /** The path of the command that reads and checks compose files. */
 export function obtainCompose(): Promise<string> {
-  return built(`compose-${COMPOSE_COMMAND.split('@')[1]}`, async (folder) => {
+  return built(`compose-${COMPOSE_COMMAND.split('@')[1]}`, 'with go install', async (folder) => {
     await goInstall([COMPOSE_COMMAND], { env: process.env, folder })
     return join(folder, 'cmd')
   })
-}
-
-/** The path of `name` in the cache folder, where `build` has put it in this or an earlier process. */
-async function built(name: string, build: (folder: string) => Promise<string>): Promise<string> {
-  const target = join(cacheFolder(), name)
-  const exists = () => stat(target).then(Boolean, () => false)
-  if (await exists()) return target
-  return withProcessLock(target, async () => {
-    if (await exists()) return target
-    const startedMs = performance.now()
-    const tell = () =>
-      report({
-        message: `building ${name} with go install (once)`,
-        elapsedSeconds: Math.floor((performance.now() - startedMs) / 1_000),
-      })
-    tell()
-    const timer = setInterval(tell, PROGRESS_EVERY_MS)
-    try {
-      await putInPlace(target, build)
-    } catch (error) {
-      throw new Error(`${name} could not be built with go install: ${(error as Error).message}`)
-    } finally {
-      clearInterval(timer)
-    }
-    return target
-  })
-}
-
-function report({ message, elapsedSeconds }: { message: string; elapsedSeconds: number }): void {
-  console.error(`${message}: ${elapsedSeconds} s`)
 }
 
 async function postgresFolder(): Promise<string> {

@@ -1,14 +1,14 @@
 import { execFile } from 'node:child_process'
-import { randomBytes, randomInt } from 'node:crypto'
+import { randomBytes } from 'node:crypto'
 import { chown, copyFile, mkdir, readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { Connection } from '@temporalio/client'
-import { HOST, isFreePort } from '../../src/server/free-port.js'
+import { HOST } from '../../src/server/free-port.js'
+import { untilServing, withFreePorts } from './free-ports.js'
 import { Keeper, type Part } from './keeper.js'
 import type { ProductionParts } from './production-parts.js'
-import { waitUntil } from './wait.js'
 
 const run = promisify(execFile)
 
@@ -18,10 +18,6 @@ const DATABASE_USER = 'temporal'
 // As in docker-compose.yml.
 const HISTORY_SHARDS = 64
 const DATABASE_CONNECTIONS = 200
-/** A dozen ports are chosen at once, and any of them may be taken before its owner has it. */
-const PORT_CONFLICT_RETRIES = 5
-/** The server keeps its ports in a column of two bytes, so those that the system hands out by itself are too high. */
-const PORTS = { least: 16_000, most: 32_767 } as const
 /** Each of the four services has one for gRPC and one for the membership ring; the frontend has one for HTTP. */
 const TEMPORAL_PORTS = 9
 const CONNECT_LIMIT_MS = 2_000
@@ -89,25 +85,6 @@ export function createNamespace(
   })
 }
 
-/** A port that we chose was taken when its owner came. */
-class PortTakenError extends Error {}
-
-/** Calls with other ports as long as one of them is taken; they were all free a moment ago, and differ. */
-async function withFreePorts<T>(count: number, start: (ports: number[]) => Promise<T>): Promise<T> {
-  for (let attempt = 0; ; attempt++) {
-    const ports = new Set<number>()
-    while (ports.size < count) {
-      const port = randomInt(PORTS.least, PORTS.most + 1)
-      if (await isFreePort(port)) ports.add(port)
-    }
-    try {
-      return await start([...ports])
-    } catch (error) {
-      if (!(error instanceof PortTakenError) || attempt >= PORT_CONFLICT_RETRIES) throw error
-    }
-  }
-}
-
 interface Database {
   part: Part
   port: number
@@ -154,7 +131,7 @@ async function startPostgres(
       ...(postgresUser ? { as: postgresUser } : {}),
     },
   )
-  await serving('PostgreSQL', part, /could not bind|could not create any TCP/, async () => {
+  await untilServing('PostgreSQL', part, /could not bind|could not create any TCP/, async () => {
     // Its last line is the state; what answers on the port could be somebody else's.
     const pidFile = await readFile(join(data, 'postmaster.pid'), 'utf8').catch(() => '')
     return /^ready *$/m.test(pidFile)
@@ -204,7 +181,7 @@ async function startTemporal(
     ['--root', '/', '--config', config, '--env', 'production', 'start'],
     { name: `temporal-${ports[0]}`, env: { PATH: '/usr/bin:/bin' } },
   )
-  await serving('The Temporal server', part, /address already in use/, () => isServing(address))
+  await untilServing('The Temporal server', part, /address already in use/, () => isServing(address))
   return { part, address }
 }
 
@@ -263,29 +240,6 @@ function serverConfig(
     },
     dcRedirectionPolicy: { policy: 'noop' },
     dynamicConfigClient: { filepath: join(folder, 'dynamic-config.yaml'), pollInterval: '60s' },
-  }
-}
-
-/** @throws PortTakenError, or Error with the tail of its log, when it ends or does not serve */
-async function serving(
-  what: string,
-  part: Part,
-  portTaken: RegExp,
-  serves: () => Promise<boolean>,
-): Promise<void> {
-  const failure = (how: string) => {
-    const message = `${what} ${how}. Its log ends with:\n${part.log().slice(-LOG_TAIL_CHARS)}`
-    return portTaken.test(part.log()) ? new PortTakenError(message) : new Error(message)
-  }
-  try {
-    await waitUntil(`${what} serves`, async () => {
-      const yes = await serves()
-      if (part.hasExited()) throw failure(`ended early (${await part.exited})`)
-      return yes
-    })
-  } catch (error) {
-    await part.stop()
-    throw error
   }
 }
 

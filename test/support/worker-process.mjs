@@ -13,7 +13,13 @@ Runtime.install({
 const [address, namespace, dir, faults] = process.argv.slice(2)
 const given = JSON.parse(faults ?? '{}')
 wrapWorkers(given, (message) => process.send?.(message))
-const { jobSlots } = given
-await startFirepoolWorker({ address, namespace, dir, ...(jobSlots ? { jobSlots } : {}) })
+const { jobSlots, backend } = given
+await startFirepoolWorker({
+  address,
+  namespace,
+  dir,
+  ...(jobSlots ? { jobSlots } : {}),
+  ...(backend ? { backend } : {}),
+})
 process.send?.('ready')
 process.on('disconnect', () => process.exit(0))

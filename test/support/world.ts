@@ -9,11 +9,12 @@ import type { DataConverter } from '@temporalio/common'
 import { DefaultLogger, NativeConnection, Runtime, Worker } from '@temporalio/worker'
 import type { PoolInput, PoolStatus } from '../../dist/contract/index.js'
 import { checkPoolSpec, poolWorkflowId, QUERY, QUEUE, UPDATE, WORKFLOW } from '../../dist/contract/index.js'
-import { createLocalBackend, type LocalBackend } from '../../dist/local/index.js'
+import { createKubernetesBackend } from '../../dist/kubernetes/index.js'
+import { createLocalBackend } from '../../dist/local/index.js'
 import { FirepoolPlugin } from '../../dist/plugin/index.js'
 import { startDevServer, type TemporalServer } from '../../dist/server/dev-server.js'
 import { loadKeys } from '../../dist/token/token.js'
-import { startFirepoolWorker } from '../../dist/worker.js'
+import { type FirepoolWorker, type KubernetesOptions, startFirepoolWorker } from '../../dist/worker.js'
 import { isSecondTry } from './second-try.js'
 import { waitUntil } from './wait.js'
 
@@ -33,7 +34,7 @@ export interface World {
   /** address for a worker, a client and tools of their own */
   address: string
   client: Client
-  backend: LocalBackend
+  backend: FirepoolWorker['backend']
   /** SIGKILLs Firepool's worker process (only with workerProcess) */
   killWorker(): Promise<void>
   startWorker(): Promise<void>
@@ -85,6 +86,8 @@ export interface WorldOptions {
   dataConverter?: { firepool: DataConverter; callers: DataConverter }
   /** one that runs already, and goes on when the world is closed */
   server?: Pick<WorldServer, 'address' | 'namespace'>
+  /** where the pods are; default processes of this machine */
+  backend?: KubernetesOptions
 }
 
 /** Everything real: a Temporal server, Firepool's worker, pods as processes, and a worker for the callers. */
@@ -100,11 +103,12 @@ export async function makeWorld(options: WorldOptions = {}): Promise<World> {
       })
   const firepoolDir = join(dir, 'firepool')
   const firepool = options.workerProcess
-    ? await workerProcess(server.address, server.namespace, firepoolDir)
+    ? await workerProcess(server.address, server.namespace, firepoolDir, options.backend)
     : await startFirepoolWorker({
         address: server.address,
         namespace: server.namespace,
         dir: firepoolDir,
+        ...(options.backend ? { backend: options.backend } : {}),
         ...(options.dataConverter ? { dataConverter: options.dataConverter.firepool } : {}),
       })
   const connection = await NativeConnection.connect({ address: server.address })
@@ -190,8 +194,9 @@ export async function makeWorld(options: WorldOptions = {}): Promise<World> {
   return world
 }
 
-/** What a worker process does wrong, and on purpose; see worker-faults.mjs. */
+/** What a worker process does wrong, and on purpose (see worker-faults.mjs), and where its pods are. */
 export interface WorkerFaults {
+  backend?: KubernetesOptions
   stops?: Stop[]
   twice?: boolean
   /** jobs that it takes at once */
@@ -228,11 +233,14 @@ export function forkWorker(
 }
 
 /** Firepool's worker in a child process, with a client and a view of its pods from here. */
-async function workerProcess(address: string, namespace: string, dir: string) {
+async function workerProcess(address: string, namespace: string, dir: string, cluster?: KubernetesOptions) {
   const connection = await Connection.connect({ address })
   const client = new Client({ connection, namespace })
-  const backend = createLocalBackend({ dir, brokerPublicKey: loadKeys(join(dir, 'keys')).publicKeyBase64 })
-  const start = () => forkWorker(address, namespace, dir)
+  const brokerPublicKey = loadKeys(join(dir, 'keys')).publicKeyBase64
+  const backend = cluster
+    ? await createKubernetesBackend({ ...cluster, brokerPublicKey })
+    : createLocalBackend({ dir, brokerPublicKey })
+  const start = () => forkWorker(address, namespace, dir, cluster ? { backend: cluster } : undefined)
   let child = await start()
   const kill = async () => {
     if (child.exitCode !== null || child.signalCode !== null) return

@@ -2,6 +2,7 @@ import { type Problem, problem, shardMoved } from '../../contract/errors.js'
 import type { LeaseRequest } from '../../contract/lease.js'
 import { LIMIT } from '../../contract/limits.js'
 import { poolOfShard } from '../../contract/shards.js'
+import { startNotes } from '../starting.js'
 import type { Lease, PoolState } from '../state.js'
 import { type BudgetInForce, budgetInForce } from './budget.js'
 import { ownShare, podsAllowed } from './shares.js'
@@ -153,6 +154,9 @@ function startRemedy(state: PoolState, position: number, { seats }: BudgetInForc
   const maxPods = podsAllowed(state)
   if (position > seats - index.held)
     return `the ${seats - index.held} free of the budget of ${seats} are for those ahead: raise it, or acquireTimeout`
+  const [note] = startNotes(state)
+  if (note)
+    return `${note.pods} pods start and wait (${note.reason}: ${note.message}): mend that, or raise acquireTimeout`
   return pods.size >= maxPods
     ? `maxPods is ${maxPods}, and as many pods were there or on their way: raise maxPods in the pool file, or acquireTimeout`
     : 'pods take longer to start: raise acquireTimeout, or keep standbys ready'

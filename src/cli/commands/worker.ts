@@ -1,6 +1,7 @@
 import { join } from 'node:path'
 import { Command } from 'commander'
 import { stateFolder } from '../../state-folder.js'
+import type { FirepoolWorker, KubernetesOptions } from '../../worker.js'
 import { parseNumber } from '../arguments.js'
 import { addServerOptions, chooseServer, connect, type ServerOptions } from '../connection.js'
 import { loadDataConverter } from '../data-converter.js'
@@ -17,12 +18,18 @@ on: the next worker on the same state folder adopts them. Several workers may sh
 Examples:
   TEMPORAL_ADDRESS=temporal:7233 firepool worker
   TEMPORAL_PROFILE=prod firepool worker --data-converter ./codec.mjs
+  firepool worker --backend kubernetes --kube-namespace agents --keys /etc/firepool/keys
   firepool worker --address 127.0.0.1:7233 --namespace agents --dir /var/lib/firepool`
 
 interface WorkerOptions extends ServerOptions {
   jobSlots?: number
   cachedWorkflows?: number
   json?: boolean
+  backend?: string
+  keys?: string
+  kubeconfig?: string
+  kubeContext?: string
+  kubeNamespace?: string
 }
 
 /** `firepool worker` */
@@ -31,6 +38,23 @@ export function workerCommand(): Command {
     .description('only the worker, against a server that runs already')
     .option('--job-slots <n>', 'jobs that may run at once under this worker (default: 1000)', parseNumber)
     .option('--cached-workflows <n>', 'workflows kept in memory (default: 2000)', parseNumber)
+    .option(
+      '--backend <kind>',
+      'where the pods are: local or kubernetes (else FIREPOOL_BACKEND; default: local)',
+    )
+    .option(
+      '--keys <folder>',
+      "folder of the broker's key, e.g. a mounted Secret (else FIREPOOL_KEYS; default: keys in the state folder)",
+    )
+    .option(
+      '--kubeconfig <file>',
+      "of the cluster (else KUBECONFIG, ~/.kube/config, or the pod's service account)",
+    )
+    .option('--kube-context <name>', 'of the kubeconfig')
+    .option(
+      '--kube-namespace <names>',
+      "namespaces of the pods, with commas (else FIREPOOL_KUBE_NAMESPACE; default: the context's)",
+    )
     .option('--json', 'print { v, address, namespace, dir } as one line when it serves')
     .addHelpText('after', HELP)
     .addHelpText('after', EXIT_HELP)
@@ -43,6 +67,8 @@ async function work(options: WorkerOptions): Promise<void> {
   checkCount('--job-slots', jobSlots, 1)
   // Two is the least with which the SDK works.
   checkCount('--cached-workflows', cachedWorkflows, 2)
+  const backend = chooseBackend(options)
+  const keysDir = options.keys ?? process.env.FIREPOOL_KEYS
   const { address, namespace, connection, because } = chooseServer(options)
   const dataConverter = await loadDataConverter(options.dataConverter)
   const dir = makeStateFolder(stateFolder(options.dir))
@@ -57,13 +83,18 @@ async function work(options: WorkerOptions): Promise<void> {
     ...connection,
     dir,
     ...(dataConverter ? { dataConverter } : {}),
+    backend,
+    ...(keysDir ? { keysDir } : {}),
     log: installRuntime(join(dir, 'worker.log')),
     ...(jobSlots === undefined ? {} : { jobSlots }),
     ...(cachedWorkflows === undefined ? {} : { cachedWorkflows }),
   })
   if (worker.searchAttributes) printNote(`note: ${worker.searchAttributes}`)
   if (options.json) printJson({ v: 1, address, namespace, dir })
-  else printOut(`worker serves namespace ${namespace} at ${address} (${because}); state in ${dir}`)
+  else
+    printOut(
+      `worker serves namespace ${namespace} at ${address} (${because})${podsOf(worker.backend)}; state in ${dir}`,
+    )
   const stop = () => {
     printNote('stopping; running jobs and pods live on for the next worker')
     worker.shutdown().catch(() => undefined)
@@ -71,6 +102,38 @@ async function work(options: WorkerOptions): Promise<void> {
   if (interrupt.signal.aborted) stop()
   interrupt.signal.addEventListener('abort', stop)
   await worker.done
+}
+
+/** @throws CliError of usage: what is of a cluster would be ignored in silence beside local pods */
+export function chooseBackend(
+  options: Pick<WorkerOptions, 'backend' | 'kubeconfig' | 'kubeContext' | 'kubeNamespace'>,
+  env: NodeJS.ProcessEnv = process.env,
+): 'local' | KubernetesOptions {
+  const kind = options.backend ?? (env.FIREPOOL_BACKEND || 'local')
+  const { kubeconfig, kubeContext: context, kubeNamespace } = options
+  if (kind === 'kubernetes') {
+    const names = kubeNamespace ?? env.FIREPOOL_KUBE_NAMESPACE ?? ''
+    const namespaces = names.split(',').flatMap((name) => name.trim() || [])
+    return {
+      kind,
+      namespaces,
+      ...(kubeconfig === undefined ? {} : { kubeconfig }),
+      ...(context === undefined ? {} : { context }),
+    }
+  }
+  if (kind !== 'local') throw usageError(`--backend is '${kind}'`, 'give local or kubernetes')
+  const [foreign] = Object.entries({
+    '--kubeconfig': kubeconfig,
+    '--kube-context': context,
+    '--kube-namespace': kubeNamespace,
+  }).filter(([, value]) => value !== undefined)
+  if (foreign)
+    throw usageError(`${foreign[0]} is of pods in a cluster`, 'add --backend kubernetes, or leave it out')
+  return 'local'
+}
+
+function podsOf(backend: FirepoolWorker['backend']): string {
+  return 'namespaces' in backend ? `, pods in Kubernetes' namespace ${backend.namespaces.join(', ')}` : ''
 }
 
 function checkCount(name: string, value: number | undefined, least: number): void {
