@@ -84,6 +84,15 @@ test.each<[object, string, string]>([
   [of('kai', { queue: 'a queue' }), 'queue', 'is "a queue"; write the name of a queue'],
   [of('dra', { deviceClass: 'GPU' }), 'deviceClass', 'is "GPU"; write the name of a DeviceClass'],
   [of('dra', { selector: ' ' }), 'selector', 'is " "; write an expression in CEL'],
+  [{ provider: 'mig' }, 'resource', 'is missing, and slices have a size'],
+  [{ provider: 'kai', share: 0.5 }, 'queue', 'is missing, and the scheduler passes by'],
+  [{ provider: 'hami' }, 'share', 'is missing, and so is an amount of memory'],
+  [
+    of('kai', { memoryBytes: 2 ** 33 }),
+    'share',
+    'is of the same memory as the other amount; say one of them',
+  ],
+  [of('kai', { share: 1 }), 'share', 'is 1, which is no share'],
 ])('%j is refused by its field %s', (gpu, field, said) => {
   const { problem } = readPoolSpec(spec(gpu))
   expect(problem?.message).toContain(`profile.gpu.${field} ${said}`)
@@ -136,11 +145,6 @@ describe('what a provider cannot give is refused, with those that can', () => {
     [of('dra', { idle: 'park' }), 'idle', /without colocation; set colocation: true/],
     [of('dra', { queue: 'rl' }), 'queue', /is nothing that provider dra has; it is of kai;/],
     [of('kai', { cores: 50 }), 'cores', /is nothing that provider kai has; it is of hami;/],
-    [{ provider: 'mig' }, 'resource', /is missing, and slices have a size/],
-    [{ provider: 'kai', share: 0.5 }, 'queue', /is missing, and the scheduler passes by/],
-    [{ provider: 'hami' }, 'share', /is missing, and so is an amount of memory/],
-    [of('kai', { memoryBytes: 2 ** 33 }), 'share', /say one of them/],
-    [of('kai', { share: 1 }), 'share', /is 1, which is no share/],
   ])('%j: %s', (gpu, field, said) => {
     const { problem } = checkPoolSpec(spec(gpu))
     expect(problem?.message).toMatch(said)

@@ -100,18 +100,17 @@ export function checkGpu(value: unknown): Checked<GpuShare | null> {
   if (amounts.problem) return amounts
   const names = checkNames(value, DEFAULTS[provider.value])
   if (names.problem) return names
-  return {
-    value: {
-      provider: provider.value,
-      count: count.value,
-      seatSet: seatSet.value,
-      colocation,
-      isolation: isolation.value,
-      idle: idle.value,
-      ...amounts.value,
-      ...names.value,
-    },
+  const gpu: GpuShare = {
+    provider: provider.value,
+    count: count.value,
+    seatSet: seatSet.value,
+    colocation,
+    isolation: isolation.value,
+    idle: idle.value,
+    ...amounts.value,
+    ...names.value,
   }
+  return incomplete(gpu) ?? { value: gpu }
 }
 
 function checkWord<Word extends string>(
@@ -206,7 +205,6 @@ export function gpuProblem({ gpu, template }: KubernetesProfile): Refusal {
     inSize(gpu, can) ??
     inSharing(gpu, can) ??
     inIdle(gpu, can) ??
-    inShare(gpu) ??
     besideTemplate(gpu, template)
   )
 }
@@ -289,8 +287,8 @@ function inIdle({ provider, idle, colocation }: GpuShare, can: GpuCapabilities):
   return null
 }
 
-/** What the fields of one provider say together. */
-function inShare({ provider, memoryBytes, share, queue, resource }: GpuShare): Refusal {
+/** What a provider needs that has no default: without it the pod would get something else, or nothing. */
+function incomplete({ provider, memoryBytes, share, queue, resource }: GpuShare): Refusal {
   if (provider === 'mig' && resource === null)
     return refuse(
       'resource',

@@ -9,7 +9,8 @@ type Fields = Record<string, unknown>
 /** The pod of an order with what its profile's provider of GPUs needs in it; without one, the pod as it is. Pure. */
 export function withGpus(body: PodBody, order: Order, broker: string): PodBody {
   const { gpu } = order.profile
-  if (gpu === null) return body
+  // An order of an earlier release does not say it at all.
+  if (!gpu) return body
   const { podParts } = SHARE_PROVIDERS[gpu.provider]
   return merged(body, podParts({ ...order, gpu, broker }))
 }
@@ -17,7 +18,7 @@ export function withGpus(body: PodBody, order: Order, broker: string): PodBody {
 /** The objects that the pod of an order names, to be created before it. Pure. */
 export function claimsOf(order: Order, broker: string): ClaimBody[] {
   const { gpu } = order.profile
-  return gpu === null ? [] : SHARE_PROVIDERS[gpu.provider].claims({ ...order, gpu, broker })
+  return !gpu ? [] : SHARE_PROVIDERS[gpu.provider].claims({ ...order, gpu, broker })
 }
 
 function merged(body: PodBody, parts: PodParts): PodBody {

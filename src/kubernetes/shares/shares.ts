@@ -40,7 +40,7 @@ export class Shares {
    */
   async prepare(order: Order, body: PodBody): Promise<Lacking> {
     const { gpu } = order.profile
-    if (gpu === null) return null
+    if (!gpu) return null
     const lacking = await this.#lookedFor(gpu)
     if (lacking) return lacking
     const { namespace = '', ownerReferences = [] } = body.metadata
