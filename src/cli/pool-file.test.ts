@@ -316,6 +316,41 @@ test('sizes', () => {
   expect(sizeBytes('12 apples')).toBe('12 apples')
 })
 
+const gpuPool = (gpu: string) => `pools:
+  - name: h200
+    budget: 1
+    profile:
+      backend: kubernetes
+      image: a/b:1
+      gpu:
+${gpu.replaceAll(/^/gm, '        ')}
+`
+
+test('a share of a GPU becomes one of the contract', () => {
+  const [spec] = parsePoolFile(gpuPool('provider: hami\nmemory: 16GiB\ncores: 30'), 'pools.yaml')
+  const { profile } = spec!
+  expect(profile).toMatchObject({ gpu: { provider: 'hami', memoryBytes: 2 ** 34, cores: 30, count: 1 } })
+})
+
+test.each<[string, string[]]>([
+  ['provider: dra\nque: rl', ['9 pools[0].profile.gpu.que: unknown key "que"']],
+  ['count: 2', ['7 pools[0].profile.gpu.provider: provider is missing']],
+  [
+    'provider: dra\ncolocation: "yes"',
+    ['9 pools[0].profile.gpu.colocation: this must be true or false, not "yes"'],
+  ],
+  ['provider: hami\nmemory: 5', ['9 pools[0].profile.gpu.memory: profile.gpu.memory is 5']],
+  ['provider: dra\ncount: 3', ['9 pools[0].profile.gpu.count: profile.gpu.count is 3']],
+  [
+    'provider: kai\nqueue: rl\nshare: 0.5\nidle: park\nseatSet: 4',
+    [
+      '12 pools[0].profile.gpu.seatSet: profile.gpu.seatSet is 4: provider kai cannot make several pods see the same 4 GPUs',
+    ],
+  ],
+])('what is wrong with a gpu is found on its line: %s', (gpu, expected) => {
+  expect(short(gpuPool(gpu)).map((line) => line.replace(/; it must be.*/, ''))).toEqual(expected)
+})
+
 describe('pods of a cluster', () => {
   const inCluster = (profile: string) => `pools:
   - name: a
@@ -371,7 +406,7 @@ ${profile}`
     ])
     expect(short(inCluster('      image: "A B"\n      gpu: { count: 1 }\n'))).toEqual([
       expect.stringMatching(/^6 pools\[0\]\.profile\.image: profile\.image is the image/),
-      expect.stringMatching(/^7 pools\[0\]\.profile\.gpu: profile\.gpu is reserved/),
+      expect.stringMatching(/^7 pools\[0\]\.profile\.gpu\.provider: provider is missing/),
     ])
     const local = inCluster('      image: firepool:1\n').replace('kubernetes', 'local')
     expect(short(local)).toEqual([

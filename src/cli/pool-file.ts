@@ -6,6 +6,7 @@ import {
   checkPoolSpec,
   closestWord,
   durationMs,
+  GPU_PROVIDERS,
   isRecord,
   LIMIT,
   type PoolSpec,
@@ -32,6 +33,22 @@ const LIMITS = z.strictObject({
   fileSize: size.optional(),
 })
 const START_DELAY = z.strictObject({ min: duration, max: duration })
+const GPU = z.strictObject({
+  provider: z.string(),
+  count: z.number().optional(),
+  seatSet: z.number().optional(),
+  colocation: z.boolean().optional(),
+  isolation: z.string().optional(),
+  idle: z.string().optional(),
+  memory: size.optional(),
+  share: z.number().optional(),
+  cores: z.number().optional(),
+  resource: z.string().optional(),
+  scheduler: z.string().optional(),
+  queue: z.string().optional(),
+  deviceClass: z.string().optional(),
+  selector: z.string().optional(),
+})
 const PROFILE = z.strictObject({
   backend: z.string().optional(),
   env: z.record(z.string(), z.string()).optional(),
@@ -42,7 +59,7 @@ const PROFILE = z.strictObject({
   image: z.string().optional(),
   template: z.record(z.string(), z.unknown()).optional(),
   prePull: z.boolean().optional(),
-  gpu: z.unknown().optional(),
+  gpu: GPU.optional(),
 })
 const POOL = z.strictObject({
   name: z.string(),
@@ -68,6 +85,7 @@ const KEYS: Record<string, readonly string[]> = {
   profile: Object.keys(PROFILE.shape),
   startDelay: Object.keys(START_DELAY.shape),
   limits: Object.keys(LIMITS.shape),
+  gpu: Object.keys(GPU.shape),
 }
 
 /** What a value must look like, by the key that it stands under: a word of help that no schema library has. */
@@ -83,6 +101,8 @@ const EXPECTED: Record<string, string> = {
   prepare: "a command as a list of texts, such as ['pip', 'install', 'numpy']",
   template: 'a part of a Kubernetes pod, with the keys metadata and spec',
   prePull: 'true or false',
+  colocation: 'true or false',
+  provider: `one of ${GPU_PROVIDERS.join(', ')}`,
   pools: "a list of pools, each beginning with '- name: ...'",
 }
 
@@ -310,7 +330,10 @@ function boundProblems(pool: Record<string, unknown>, place: Place, known: reado
     const probe: Record<string, unknown> = { name: 'probe', budget: LIMIT.pods, ...nested(field, value) }
     if (field[0] === 'profile') probe.profile = { ...fieldsBeside(pool), ...(probe.profile as object) }
     const problem = shape ? null : complaint(readPoolSpec(draftOf(probe as PoolText)))
-    if (problem) found.push({ place: at, why: problem.why, remedy: problem.remedy })
+    if (problem) {
+      const { within, why, remedy } = problem
+      found.push({ place: within ? [...place, ...within] : at, why, remedy })
+    }
     if (shape || problem) sound = without(sound, field)
   }
   for (const container of CONTAINERS) {
@@ -335,13 +358,12 @@ function fieldsBeside({ profile }: Record<string, unknown>): Record<string, unkn
 function contradictions(pool: PoolText, place: Place): Finding[] {
   const problem = complaint(checkPoolSpec(draftOf(pool)))
   if (!problem) return []
-  // It says which field is meant. What else is wrong with a template is found when that is right.
+  // It says which field is meant. What else is wrong with a template or a GPU is found when that is right.
   if (problem.within) {
     const { within, ...text } = problem
-    const rest =
-      valueAt(pool, ['profile', 'template']) === undefined || within[1] !== 'template'
-        ? []
-        : contradictions(without({ ...pool }, ['profile', 'template']) as unknown as PoolText, place)
+    const whole = within.slice(0, 2).map(String)
+    const isPart = /^(template|gpu)$/.test(whole[1] ?? '') && valueAt(pool, whole) !== undefined
+    const rest = isPart ? contradictions(without({ ...pool }, whole) as unknown as PoolText, place) : []
     return [{ place: [...place, ...within], ...text }, ...rest]
   }
   const kind = (why: string | undefined) => why?.replace(/\d+/g, '#')
@@ -359,7 +381,7 @@ function contradictions(pool: PoolText, place: Place): Finding[] {
 interface Complaint {
   why: string
   remedy: string
-  /** of a pool's template: which of its fields is meant */
+  /** of a pool's template or GPU: which of its fields is meant */
   within?: Place
 }
 
@@ -369,7 +391,9 @@ function complaint({ problem }: Checked<unknown>): Complaint | null {
   const text = { why, remedy: remedy ?? 'correct the value; docs/cli.md has every key with its bounds' }
   const { path } = problem.details ?? {}
   if (typeof path !== 'string') return text
-  return { ...text, within: stepsOfPointer(path) }
+  const steps = stepsOfPointer(path)
+  // In a template every word is Kubernetes' own.
+  return { ...text, within: steps[1] === 'template' ? steps : steps.map((step) => FILE_WORDS[step] ?? step) }
 }
 
 /** The contract's names as the file writes them. */
@@ -390,7 +414,7 @@ function inFileWords(message: string): string {
 /** A pool of the file in the contract's words. What is not understood goes on as it is, and is refused there. */
 function draftOf(pool: PoolText): unknown {
   const { keepAlive, podStart, podLifetime, profile = {}, ...same } = pool
-  const { startDelay, limits = {}, ...rest } = profile
+  const { startDelay, limits = {}, gpu, ...rest } = profile
   const { memory, fileSize, ...counts } = limits
   return {
     v: 1,
@@ -401,9 +425,16 @@ function draftOf(pool: PoolText): unknown {
     profile: {
       ...rest,
       startDelay: startDelay && { minMs: startDelay.min, maxMs: startDelay.max },
+      gpu: gpuDraft(gpu),
       limits: { ...counts, memoryBytes: sizeBytes(memory), fileBytes: sizeBytes(fileSize) },
     },
   }
+}
+
+function gpuDraft(gpu: unknown): unknown {
+  if (!isRecord(gpu)) return gpu
+  const { memory, ...same } = gpu
+  return memory === undefined ? same : { ...same, memoryBytes: sizeBytes(memory) }
 }
 
 const UNIT_BYTES: Record<string, number> = { b: 1, kib: 2 ** 10, mib: 2 ** 20, gib: 2 ** 30, tib: 2 ** 40 }

@@ -1,3 +1,4 @@
+import type { SeatSetPlace } from './gpu.js'
 import type { Profile } from './pool.js'
 
 /** An order for one pod. The name is deterministic: creating it twice makes one pod. */
@@ -10,6 +11,8 @@ export interface PodOrder {
   lifetimeMs: number
   /** and when it is not Ready by then */
   startTimeoutMs: number
+  /** whose GPUs it shares; absent: its own alone */
+  seatSet?: SeatSetPlace
 }
 
 /** A pod as the backend sees it now. A `failed` pod will never serve again: remove it. A `gone` one holds nothing. */

@@ -55,7 +55,7 @@ test.each<[object, RegExp]>([
   [{ image: undefined }, /^profile\.image is the image of the pods/],
   [{ image: 'A B' }, /^profile\.image is the image/],
   [{ namespace: 'No' }, /^profile\.namespace is the name of a Kubernetes namespace, not "No"/],
-  [{ gpu: { count: 1 } }, /^profile\.gpu is reserved .*; ask for whole devices/],
+  [{ gpu: 1 }, /^profile\.gpu is 1; write a map/],
   [{ backend: 'local', image: 'a' }, /^profile\.image is of pods in a cluster; set profile\.backend/],
   [{ backend: 'vm' }, /^profile\.backend is 'local' or 'kubernetes', not "vm"/],
   [{ template: [] }, /^profile\.template is a part of a pod/],

@@ -1,4 +1,5 @@
 import { type Checked, checkNumber, checkPoolName, invalid, isRecord, shown, utf8Bytes } from './check.js'
+import { checkGpu, checkGpuNames, gpuProblem } from './check-gpu.js'
 import { RESERVED_ENV } from './check-job.js'
 import { checkTemplate, templateProblem } from './check-template.js'
 import { type Problem, problem } from './errors.js'
@@ -63,7 +64,7 @@ function contradictionIn({ name, budget, maxPods, shards, profile }: PoolSpec): 
     return invalid(
       `profile.env may not set ${reserved}: the runner finds a job's processes by it; choose another name`,
     )
-  return profile.backend === 'kubernetes' ? templateProblem(profile) : null
+  return profile.backend === 'kubernetes' ? (templateProblem(profile) ?? gpuProblem(profile)) : null
 }
 
 /** of the name of a shard, '.15': see shardName */
@@ -95,6 +96,7 @@ const KUBERNETES_FIELDS: Readonly<Record<keyof KubernetesProfile, true>> = {
   namespace: true,
   image: true,
   template: true,
+  gpu: true,
   prePull: true,
 }
 
@@ -105,7 +107,9 @@ export function checkSpecNames(value: Record<string, unknown>): Checked<true> {
   const { limits } = value.profile
   const fields = value.profile.backend === 'kubernetes' ? KUBERNETES_FIELDS : LOCAL_FIELDS
   const profile = refuseUnknownNames('profile', 'field', value.profile, Object.keys(fields))
-  if (profile.problem || !isRecord(limits)) return profile
+  if (profile.problem) return profile
+  const gpu = checkGpuNames(value.profile.gpu)
+  if (gpu.problem || !isRecord(limits)) return gpu
   return refuseUnknownNames('profile.limits', 'field', limits, Object.keys(NO_LIMITS))
 }
 
@@ -202,10 +206,6 @@ const NAMESPACE = /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/
 function checkKubernetesProfile(value: Record<string, unknown>): Checked<KubernetesProfile> {
   const surroundings = checkSurroundings(value)
   if (surroundings.problem) return surroundings
-  if (value.gpu !== undefined && value.gpu !== null)
-    return invalid(
-      'profile.gpu is reserved for GPUs that pods share, which this release does not have; ask for whole devices by the resources of the container runner in profile.template',
-    )
   const { image, namespace = null, prePull = false } = value
   if (typeof image !== 'string' || image.length > 512 || !IMAGE.test(image)) {
     const message = `profile.image is the image of the pods, such as 'registry.example/firepool:1.0', not ${shown(image)}`
@@ -217,6 +217,8 @@ function checkKubernetesProfile(value: Record<string, unknown>): Checked<Kuberne
     return invalid(`profile.prePull is true or false, not ${shown(prePull)}`)
   const template = checkTemplate(value.template)
   if (template.problem) return template
+  const gpu = checkGpu(value.gpu)
+  if (gpu.problem) return gpu
   return {
     value: {
       backend: 'kubernetes',
@@ -224,6 +226,7 @@ function checkKubernetesProfile(value: Record<string, unknown>): Checked<Kuberne
       namespace,
       image,
       template: template.value,
+      gpu: gpu.value,
       prePull: prePull ?? false,
     },
   }

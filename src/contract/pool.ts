@@ -1,4 +1,5 @@
 import type { Problem } from './errors.js'
+import type { GpuShare } from './gpu.js'
 
 /** What a pod of this pool is. Everything the backend needs, nothing about callers. */
 export type Profile = LocalProfile | KubernetesProfile
@@ -17,6 +18,8 @@ export interface KubernetesProfile extends JobSurroundings {
   image: string
   /** merged over safe defaults; a container named `runner` is the one that jobs run in */
   template: PodTemplate
+  /** how each pod gets its GPUs; null: none, or what the template asks for by itself */
+  gpu: GpuShare | null
   /** the image of each new generation is pulled on all nodes that may run its pods, before they need it */
   prePull: boolean
 }

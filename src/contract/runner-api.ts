@@ -110,6 +110,8 @@ export interface RunnerIdentity {
   v: 1
   pod: string
   incarnation: string
+  /** UUIDs of the GPUs that its container has; absent: none, or it does not know */
+  gpus?: string[]
 }
 
 /** What the runner POSTs to JobSpec.outputTo, in order; a subscriber that fails is dropped, the job goes on. */

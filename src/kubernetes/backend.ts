@@ -16,6 +16,7 @@ import { ownNames } from './observed-pod.js'
 import { podBody } from './pod-template.js'
 import { PodWatch, type PodWatchOptions } from './pod-watch.js'
 import { corePath, Requests } from './requests.js'
+import { Shares } from './shares/shares.js'
 
 /** A pod that is deleted is waited for this long in one go; the effect is then tried again, and finds it gone or still going. */
 const REMOVE_MS = 20_000
@@ -60,6 +61,7 @@ class ClusterBackend implements KubernetesBackend {
   readonly #pods: PodWatch
   readonly #anchors: Anchors
   readonly #notes: Notes
+  readonly #shares: Shares
   readonly #broker: string
   readonly #brokerPublicKey: string
 
@@ -71,6 +73,7 @@ class ClusterBackend implements KubernetesBackend {
     this.namespaces = namespaces.length > 0 ? [...new Set(namespaces)] : [connection.namespace]
     this.#requests = new Requests(connection)
     this.#anchors = new Anchors(this.#requests, this.#broker, log)
+    this.#shares = new Shares(this.#requests, this.#broker)
     this.#pods = new PodWatch(connection, this.#requests, {
       namespaces: this.namespaces,
       broker: this.#broker,
@@ -100,7 +103,9 @@ class ClusterBackend implements KubernetesBackend {
       const owner = await this.#anchors.of(order.pool, namespace)
       this.#anchors.pull(own, namespace, owner)
       const place = { namespace, broker: this.#broker, brokerPublicKey: this.#brokerPublicKey, owner }
-      return await this.#post(own, podBody(own, place))
+      const body = podBody(own, place)
+      const problem = await this.#shares.prepare(own, body)
+      return problem ? { pod, problem } : await this.#post(own, body)
     } catch (error) {
       const refusal = error instanceof KubeError ? refusalOf(error) : null
       if (refusal) return { pod, problem: refusal }

@@ -9,7 +9,7 @@ const text = readFileSync(new URL('../../docs/kubernetes.md', import.meta.url), 
 
 /** Texts of this form that are no reasons: of the API server's, of conditions, kinds and errors. */
 const OTHERS =
-  /^(AlreadyExists|Conflict|Expired|Gone|Unknown|Completed|Error|Failed|Succeeded|Pending|Running|True|False|Ready|Never|Strict|Background|Accept|Authorization|PodScheduled|DisruptionTarget|RollingUpdate|RuntimeDefault|FallbackToLogsOnError|IfNotPresent|Namespaced?|Pod|ConfigMap|DaemonSet|TimeoutError|AbortError|KubeError|KubernetesSettingsError|PreemptionByScheduler|CreateFailed)$/
+  /^(AlreadyExists|Conflict|Expired|Gone|Unknown|Completed|Error|Failed|Succeeded|Pending|Running|True|False|Ready|Never|Strict|Background|Accept|Authorization|PodScheduled|DisruptionTarget|RollingUpdate|RuntimeDefault|FallbackToLogsOnError|IfNotPresent|Namespaced?|Pod|ConfigMap|DaemonSet|ResourceClaim|ResourceClaimTemplate|ExactCount|TimeoutError|AbortError|KubeError|KubernetesSettingsError|PreemptionByScheduler|CreateFailed)$/
 
 test('every reason, with a meaning', () => {
   const rows = [...text.matchAll(/^\| (`[^|]+) \| ([^|]+) \| ([^|]+) \|$/gm)].filter(([, first]) =>
@@ -17,8 +17,8 @@ test('every reason, with a meaning', () => {
   )
   const documented = rows.flatMap(([, names]) => [...names!.matchAll(/`(\w+)`/g)].map(([, name]) => name!))
   expect(new Set(documented).size).toBe(documented.length)
-  const source = readdirSync(folder)
-    .filter((name) => /(?<!\.test)\.ts$/.test(name))
+  const source = readdirSync(folder, { recursive: true, encoding: 'utf8' })
+    .filter((name) => /(?<!\.test|\.fixture)\.ts$/.test(name))
     .map((name) => readFileSync(join(folder, name), 'utf8'))
     .join('\n')
   const words = [...source.matchAll(/'((?:[A-Z][a-z]+)*(?:[A-Z]+[a-z]+)+)'/g)].map(([, word]) => word!)

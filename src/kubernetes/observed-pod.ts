@@ -7,7 +7,7 @@ export type NodeState = 'fine' | 'cordoned' | 'notReady' | 'lost' | 'unknown'
 
 /** Who answers at a pod's address, as far as this worker has asked. */
 export type Identity =
-  | { kind: 'known'; address: string; incarnation: string }
+  | { kind: 'known'; address: string; incarnation: string; gpus?: readonly string[] }
   | { kind: 'otherVersion'; v: unknown }
   | { kind: 'silent'; why: string }
 

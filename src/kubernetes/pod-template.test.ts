@@ -151,3 +151,10 @@ test("the pod's folder is where the template mounts its volume", () => {
   expect(runner({ template }).volumeMounts).toEqual([{ name: 'firepool-pod', mountPath: '/data' }])
   expect(envOf({ template }).FIREPOOL_POD_DIR).toBe('/data/cpu-1a2b3c-7-g3')
 })
+
+test('an order of a release that knew of no GPUs makes the same pod', () => {
+  const now = order()
+  const { gpu, ...profile } = now.profile
+  expect(gpu).toBeNull()
+  expect(podBody({ ...now, profile: profile as KubernetesProfile }, PLACE)).toEqual(podBody(now, PLACE))
+})

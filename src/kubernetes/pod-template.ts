@@ -10,6 +10,7 @@ import {
 import { startDelayMs } from '../start-delay.js'
 import { ANNOTATION, LABEL, MANAGED_BY, podLabel, podName } from './names.js'
 import type { PodBody } from './objects.js'
+import { withGpus } from './shares/pod-gpus.js'
 
 /** Where deploy/docker/Dockerfile puts the package. */
 const RUNNER_COMMAND = ['node', '/opt/firepool/node_modules/firepool/dist/runner/main.js']
@@ -41,7 +42,7 @@ export interface PodPlace {
 /** The pod of an order: the profile's template over safe defaults. Pure: the same order gives the same pod. */
 export function podBody(order: PodOrder & { profile: KubernetesProfile }, place: PodPlace): PodBody {
   const { template } = order.profile
-  return {
+  const body: PodBody = {
     apiVersion: 'v1',
     kind: 'Pod',
     metadata: {
@@ -57,6 +58,7 @@ export function podBody(order: PodOrder & { profile: KubernetesProfile }, place:
     },
     spec: podSpec(order, place.brokerPublicKey),
   }
+  return withGpus(body, order, place.broker)
 }
 
 export function labelsOf(order: PodOrder, broker: string): Record<string, string> {

@@ -1,5 +1,5 @@
 import { request } from 'node:http'
-import { CONTRACT_VERSION, RUNNER_PORT, type RunnerIdentity } from '../contract/index.js'
+import { CONTRACT_VERSION, gpuUuids, RUNNER_PORT, type RunnerIdentity } from '../contract/index.js'
 import { conditionOf, type Pod } from './objects.js'
 import type { Identity } from './observed-pod.js'
 
@@ -69,7 +69,12 @@ export class ReadyProbe {
       identity =
         answer.v !== CONTRACT_VERSION
           ? { kind: 'otherVersion', v: answer.v }
-          : { kind: 'known', address, incarnation: String(answer.incarnation) }
+          : {
+              kind: 'known',
+              address,
+              incarnation: String(answer.incarnation),
+              gpus: gpuUuids(String(answer.gpus ?? '')),
+            }
     } catch (error) {
       identity = { kind: 'silent', why: (error as NodeJS.ErrnoException).code ?? (error as Error).message }
     }

@@ -39,6 +39,8 @@ export interface RunnerOptions {
   /** the broker's raw 32-byte public key, base64 */
   brokerKey: string
   lifetimeMs: number
+  /** UUIDs of the GPUs of its container */
+  gpus?: string[]
   earlier?: FenceInit['earlier']
   fenceLimits?: FenceInit['limits']
   /** called before a bind is answered: what must outlive this process */
@@ -139,8 +141,9 @@ export class RunnerApp {
   }
 
   identity(): RunnerIdentity {
-    const { pod, incarnation } = this.#options.place
-    return { v: CONTRACT_VERSION, pod, incarnation }
+    const { place, gpus = [] } = this.#options
+    const { pod, incarnation } = place
+    return { v: CONTRACT_VERSION, pod, incarnation, ...(gpus.length > 0 ? { gpus } : {}) }
   }
 
   /** Answers one request. Never throws, never rejects. */

@@ -79,6 +79,24 @@ describe('the runner process', () => {
     expect(readFileSync(join(podDir, 'work/prepared'), 'utf8')).toBe('yes\n')
   })
 
+  test('says which GPUs its container has, and jobs find their limits', async () => {
+    const uuid = 'GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448'
+    const runner = start({
+      env: {
+        NVIDIA_VISIBLE_DEVICES: uuid,
+        CUDA_DEVICE_MEMORY_LIMIT_0: '8192m',
+        NVIDIA_API_KEY: 'not for jobs',
+      },
+      profile: { prepare: ['/bin/sh', '-c', 'env > prepared'] },
+    })
+    const { address, incarnation } = await runner.ready()
+    const identity = await (await fetch(`${address}/ready`)).json()
+    expect(identity).toEqual({ v: 1, pod: POD, incarnation, gpus: [uuid] })
+    const env = readFileSync(join(podDir, 'work/prepared'), 'utf8')
+    expect(env).toContain('CUDA_DEVICE_MEMORY_LIMIT_0=8192m')
+    expect(env).not.toContain('NVIDIA_API_KEY')
+  })
+
   test('whose preparation fails says so with its output, and is never ready', async () => {
     for (const [argv, text] of [
       [['/bin/sh', '-c', 'echo no network >&2; exit 7'], 'exited with 7'],

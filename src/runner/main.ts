@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Profile, RunnerEnv, RunnerFailed, RunnerReady } from '../contract/index.js'
 import { CONTRACT_VERSION, TIMEOUT } from '../contract/index.js'
+import { deviceEnvironment, visibleGpus } from './devices.js'
 import type { EarlierBinding } from './fence.js'
 import { makeFolders, type PodFolders } from './folder.js'
 import { lifetimeVerdict } from './lifetime.js'
@@ -83,6 +84,7 @@ function podEnvironment(folders: PodFolders, profile: RunnerProfile): Record<str
     TMPDIR: folders.tmp,
     LANG: process.env.LANG ?? 'C.UTF-8',
     TERM: process.env.TERM ?? 'dumb',
+    ...deviceEnvironment(process.env),
     ...profile.env,
   }
 }
@@ -173,6 +175,7 @@ async function start(): Promise<void> {
     place,
     brokerKey: env('FIREPOOL_BROKER_KEY'),
     lifetimeMs,
+    gpus: await visibleGpus(process.env),
     earlier,
     onBound: (epoch, ownerHash) => writeAtomically(boundPath, { v: 1, epoch, ownerHash }),
   })

@@ -23,7 +23,7 @@ import { waitUntil } from './wait.js'
 const MANIFEST = fileURLToPath(new URL('../../deploy/kubernetes/rbac.yaml', import.meta.url))
 
 /** The rights that users are told to give a worker, and that these tests live with. */
-function rulesOf(kind: 'Role' | 'ClusterRole'): KubeObject[] {
+export function rulesOf(kind: 'Role' | 'ClusterRole'): KubeObject[] {
   const objects = parseAllDocuments(readFileSync(MANIFEST, 'utf8')).map((document) => document.toJS())
   return objects.find((object) => object.kind === kind).rules
 }
@@ -44,7 +44,8 @@ export async function startCluster(options: ControlPlaneOptions = {}): Promise<C
   return cluster
 }
 
-async function allowNodes({ api, namespace }: ControlPlane): Promise<void> {
+/** Gives the worker's account what it may see of the whole cluster. */
+export async function allowNodes({ api, namespace }: ControlPlane): Promise<void> {
   const group = 'rbac.authorization.k8s.io'
   const metadata = { name: 'firepool-nodes' }
   await api.post(`${RBAC}/clusterroles`, {
