@@ -20,7 +20,7 @@ import { waitUntil } from './wait.js'
 
 /** A control plane and backends on it, as workers have them: with the rights of the worker's account and no more. */
 
-const MANIFEST = fileURLToPath(new URL('../../deploy/kubernetes/rbac.yaml', import.meta.url))
+const MANIFEST = fileURLToPath(new URL('../../deploy/kubernetes/base/rbac.yaml', import.meta.url))
 
 /** The rights that users are told to give a worker, and that these tests live with. */
 function rulesOf(kind: 'Role' | 'ClusterRole'): KubeObject[] {
