@@ -10,7 +10,7 @@ import { IMAGE_FIREPOOL } from '../support/container-image.js'
 import { type ControlPlane, startControlPlane } from '../support/control-plane.js'
 import { describeImage } from '../support/dockerfile.js'
 import type { KubeObject } from '../support/kube-api.js'
-import { create, DEPLOY, objectsOf, render } from '../support/kustomize.js'
+import { create, DEPLOY, objectsOf, render } from '../support/kubectl.js'
 import { clusterObstacle, orSkipped } from '../support/obstacles.js'
 import { waitUntil } from '../support/wait.js'
 

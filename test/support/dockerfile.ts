@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { DEPLOY } from './kustomize.js'
+import { DEPLOY } from './kubectl.js'
 
 /** What the last stage of a Dockerfile says of its image. */
 export interface ImageDescription {

@@ -1,32 +1,35 @@
 import { execFile } from 'node:child_process'
+import { createHash } from 'node:crypto'
+import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { parseAllDocuments } from 'yaml'
-import { goInstall } from '../../src/server/go-install.js'
+import { goBuild } from '../../src/server/go-install.js'
 import { built } from './built.js'
 import { type KubeApi, KubeError, type KubeObject } from './kube-api.js'
 
 const run = promisify(execFile)
 
-/** `kubectl apply -k` is this program in another one. */
-const KUSTOMIZE = 'sigs.k8s.io/kustomize/kustomize/v5@v5.8.0'
+/** The module of kubectl, of the release that the control plane is of. */
+const MODULE = fileURLToPath(new URL('../control-plane/kubectl', import.meta.url))
 
 /** deploy/kubernetes of this repository. */
 export const DEPLOY = fileURLToPath(new URL('../../deploy/kubernetes', import.meta.url))
 
-/** The path of kustomize in Firepool's cache folder, where it is put once, in about a minute. */
-export function obtainKustomize(): Promise<string> {
-  return built(`kustomize-${KUSTOMIZE.split('@')[1]}`, 'with go install', async (folder) => {
-    await goInstall([KUSTOMIZE], { env: process.env, folder })
-    return join(folder, 'kustomize')
+/** The path of kubectl in Firepool's cache folder, where it is built once: a minute when the control plane was built before. */
+export async function obtainKubectl(): Promise<string> {
+  const digest = createHash('sha256').update(process.arch)
+  for (const file of ['go.mod', 'go.sum', 'main.go']) digest.update(await readFile(join(MODULE, file)))
+  return built(`kubectl-${digest.digest('hex').slice(0, 12)}`, 'with go build', async (folder) => {
+    await goBuild(['.'], { env: process.env, folder, module: MODULE, ldflags: '-s -w' })
+    return join(folder, 'kubectl')
   })
 }
 
-/** The objects of a folder with a kustomization.yaml, in the order in which they are applied. */
+/** The objects of a folder with a kustomization.yaml, in the order in which `kubectl apply -k` applies them. */
 export async function render(folder: string): Promise<KubeObject[]> {
-  // Nothing of deploy/kubernetes may reach out of its folders, so the default restrictions stay.
-  const { stdout } = await run(await obtainKustomize(), ['build', folder])
+  const { stdout } = await run(await obtainKubectl(), ['kustomize', folder])
   return objectsOf(stdout)
 }
 
