@@ -1,7 +1,7 @@
 # A pod of a GPU pool: as cpu.Dockerfile, on NVIDIA's CUDA base. The driver is the node's own; frameworks belong here.
 #   docker build --file deploy/kubernetes/images/cuda.Dockerfile --tag firepool-runner-cuda:0.1.0 deploy/kubernetes/images
 ARG FIREPOOL=firepool:0.1.0
-ARG CUDA=nvidia/cuda:12.8.1-base-ubuntu24.04
+ARG CUDA=nvidia/cuda:12.8.0-base-ubuntu24.04
 FROM ${FIREPOOL} AS firepool
 
 FROM ${CUDA}

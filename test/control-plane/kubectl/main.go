@@ -2,15 +2,14 @@
 package main
 
 import (
-	"os"
-
+	_ "k8s.io/client-go/plugin/pkg/client/auth"
 	"k8s.io/component-base/cli"
 	"k8s.io/kubectl/pkg/cmd"
-	_ "k8s.io/client-go/plugin/pkg/client/auth"
+	"k8s.io/kubectl/pkg/cmd/util"
 )
 
 func main() {
 	if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
-		os.Exit(1)
+		util.CheckErr(err)
 	}
 }
