@@ -50,6 +50,8 @@ export interface FirepoolWorker {
   readonly backend: LocalBackend | KubernetesBackend
   /** why some search attributes are not there, if so */
   readonly searchAttributes: string
+  /** Why it does not serve, for a readiness probe; empty when it does. The first call begins to watch the pods. */
+  notReady(): string[]
   /** resolves when the worker has stopped; rejects when it failed */
   readonly done: Promise<void>
   /** Lets running activities go (their jobs live on in their pods) and ends. */
@@ -133,12 +135,23 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
     // and ends the process. It does not keep the process alive.
   })
   closed.catch(() => undefined)
+  let isStopping = false
   return {
     client,
     backend,
     searchAttributes: report.reason ?? '',
+    notReady() {
+      if (isStopping) return ['it is stopping']
+      const queues = workers.filter((worker) => worker.getState() !== 'RUNNING')
+      const pods = 'problem' in backend ? backend.problem() : null
+      return [
+        ...queues.map((worker) => `the worker of ${worker.options.taskQueue} is ${worker.getState()}`),
+        ...(pods === null ? [] : [pods]),
+      ]
+    },
     done: closed,
     async shutdown() {
+      isStopping = true
       stopAll()
       await closed
     },

@@ -38,6 +38,8 @@ export interface KubernetesBackend extends Backend {
   readonly namespaces: readonly string[]
   /** how old what is known of the pods may be, ms */
   ageMs(): number
+  /** Why what is known of the pods cannot be trusted, with a remedy; null when it can. The first call begins to watch. */
+  problem(): string | null
   /** Removes all pods (of one pool, if given). @returns how many there were */
   stopAll(pool?: string): Promise<number>
   /** Ends all watches; the pods live on. */
@@ -86,6 +88,11 @@ class ClusterBackend implements KubernetesBackend {
 
   ageMs(): number {
     return this.#pods.ageMs()
+  }
+
+  problem(): string | null {
+    this.#pods.start()
+    return this.#pods.problem()
   }
 
   async create(orders: PodOrder[]): Promise<Created[]> {

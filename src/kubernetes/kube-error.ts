@@ -130,5 +130,5 @@ export function refusalOf(error: KubeError): { reason: string; message: string }
 export function forbidden({ asked, said }: KubeError): string {
   const { verb, resource, namespace } = asked
   const where = namespace === undefined ? 'in the cluster' : `in namespace ${namespace}`
-  return `this worker may not ${verb} ${resource} ${where}; give its role the verb "${verb}" on "${resource}" (docs/kubernetes.md has the role). The API server said: ${said}`
+  return `this worker may not ${verb} ${resource} ${where}; give its role the verb "${verb}" on "${resource}" (docs/kubernetes.md has the role)${namespace === undefined ? '' : ', or create the namespace: to an account without rights there a missing one looks the same'}. The API server said: ${said}`
 }

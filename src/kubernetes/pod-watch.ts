@@ -1,6 +1,7 @@
 import type { ObservedPod } from '../contract/index.js'
 import type { Connection } from './connection.js'
 import { FailedLogs } from './failed-logs.js'
+import { forbidden } from './kube-error.js'
 import { ListWatch, type ListWatchOptions } from './list-watch.js'
 import { podSelector } from './names.js'
 import type { Node, Pod } from './objects.js'
@@ -16,6 +17,11 @@ const LOOK_MS = 500
 const GONE_NODES_MAX = 10_000
 /** More than can be deleted while one answer is on its way. */
 const WENT_LATELY_MAX = 1_000
+/**
+ * What was heard longer ago is not trusted. A quiet cluster is asked anew after half a minute of silence (idleMs of ListWatch); a worker
+ * that is away from its API server for three times that is of no use to new pods.
+ */
+const TRUSTED_MS = 90_000
 
 interface Watch {
   pool: string
@@ -106,6 +112,18 @@ export class PodWatch {
   /** How old what is known of the pods may be, ms: of the namespace that was heard of longest ago. */
   ageMs(): number {
     return Math.max(...[...this.#lists.values()].map((list) => list.ageMs()))
+  }
+
+  /** Why what is known cannot be trusted: a missing right by name, or silence; null when it can. */
+  problem(): string | null {
+    for (const [namespace, list] of this.#lists) {
+      if (list.problem?.status === 403) return forbidden(list.problem)
+      if (list.ageMs() <= TRUSTED_MS) continue
+      const why = list.problem === null ? '' : `: ${list.problem.message}`
+      const since = list.isSynced ? `for ${Math.round(list.ageMs() / 1_000)} s` : 'yet'
+      return `nothing was heard of the pods in namespace ${namespace} ${since}${why}`
+    }
+    return null
   }
 
   /** The pod by its name in Firepool, as it was last seen. */

@@ -13,7 +13,7 @@ import { type ControlPlane, startControlPlane } from '../support/control-plane.j
 import { GPU_DRIVER, PLAYED_BY } from '../support/control-plane-objects.js'
 import type { KubeObject } from '../support/kube-api.js'
 import { Pods } from '../support/kube-pods.js'
-import { allowNodes, rulesOf } from '../support/kubernetes-world.js'
+import { allowNodes, GPU_RIGHTS, rulesOf } from '../support/kubernetes-world.js'
 import { waitUntil } from '../support/wait.js'
 
 /** GPUs of pods on a real API server with its scheduler and its DRA; the GPUs are a driver's ResourceSlices and no more. */
@@ -27,7 +27,7 @@ let pods: Pods
 let claimsPath: string
 
 beforeAll(async () => {
-  cluster = await startControlPlane({ workerRules: rulesOf('Role') })
+  cluster = await startControlPlane({ workerRules: rulesOf('Role', [GPU_RIGHTS]) })
   pods = new Pods(cluster.api, cluster.namespace)
   claimsPath = `/apis/resource.k8s.io/v1/namespaces/${cluster.namespace}/resourceclaims`
 })
@@ -104,7 +104,7 @@ test('a worker that may not look at nodes orders the pod, and the scheduler says
 })
 
 describe('a worker that may look', () => {
-  beforeAll(() => allowNodes(cluster))
+  beforeAll(() => allowNodes(cluster, [GPU_RIGHTS]))
 
   test('refuses what is not installed, and says what it looked for', async () => {
     const orders = (['mig', 'kai', 'hami', 'dra'] as const).map((provider) => ({

@@ -91,9 +91,14 @@ describe.skipIf(obstacle)(orSkipped('a real node', obstacle), () => {
     expect(await serves(pod)).toBe(false)
   })
 
-  test("carries Firepool's runner: it is bound, runs a job, is drained, and all of it ends with the pod", async () => {
+  test("carries Firepool's runner, as deploy/kubernetes/images says its command and user: it is bound, runs a job, is drained, and all of it ends with the pod", async () => {
     const keys = generateKeys()
-    await pods.create(runnerPod('runner', PLAYED_BY.kubelet, keys))
+    const wanted = runnerPod('runner', PLAYED_BY.kubelet, keys)
+    const [container] = wanted.spec.containers
+    // By its number the kubelet knows that this user is not root.
+    const { runAsUser: _, ...security } = container.securityContext
+    Object.assign(container, { image: IMAGE.runner, command: undefined, securityContext: security })
+    await pods.create(wanted)
     const pod = await pods.ready('runner')
     const lease = leaseOf(pod, keys)
     await lease.bind()

@@ -12,7 +12,12 @@ const run = promisify(execFile)
 const DIST = fileURLToPath(new URL('../../dist', import.meta.url))
 
 /** Images of the containers of a real node, made of files of this machine and without Docker. */
-export const IMAGE = { pause: 'firepool.test/pause:1', node: 'firepool.test/node:1' } as const
+export const IMAGE = {
+  pause: 'firepool.test/pause:1',
+  node: 'firepool.test/node:1',
+  /** of the same layers, and otherwise what deploy/kubernetes/images/cpu.Dockerfile says */
+  runner: 'firepool.test/runner:1',
+} as const
 
 /** Where the image has Firepool, as the one that deploy/docker/Dockerfile makes: its runner is dist/runner/main.js below. */
 export const IMAGE_FIREPOOL = '/opt/firepool/node_modules/firepool'
@@ -22,10 +27,16 @@ interface ImageFiles {
   /** files of the layers, from below */
   layers: readonly string[]
   command: readonly string[]
+  /** NAME=value, beside the PATH */
+  env?: readonly string[]
+  user?: string
 }
 
 /** Writes an image as `docker save` would, for `ctr images import`. @param target a tar file */
-export async function writeImage({ name, layers, command }: ImageFiles, target: string): Promise<void> {
+export async function writeImage(
+  { name, layers, command, env = [], user = '' }: ImageFiles,
+  target: string,
+): Promise<void> {
   const folder = await mkdtemp(join(dirname(target), 'image-'))
   const digests = await Promise.all(layers.map(digestOf))
   const names = layers.map((_, i) => `layer-${i}.tar`)
@@ -33,7 +44,7 @@ export async function writeImage({ name, layers, command }: ImageFiles, target: 
   const config = {
     architecture: { x64: 'amd64', arm64: 'arm64' }[process.arch as string] ?? process.arch,
     os: 'linux',
-    config: { Env: ['PATH=/usr/local/bin:/usr/bin:/bin'], Cmd: command },
+    config: { Env: ['PATH=/usr/local/bin:/usr/bin:/bin', ...env], Cmd: command, User: user },
     rootfs: { type: 'layers', diff_ids: digests.map((digest) => `sha256:${digest}`) },
     history: layers.map(() => ({ created: '1970-01-01T00:00:00Z' })),
   }

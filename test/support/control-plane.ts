@@ -340,18 +340,31 @@ async function createObjects(api: KubeApi, workerRules: KubeObject[], namespace:
   await api.post('/api/v1/namespaces', { apiVersion: 'v1', kind: 'Namespace', metadata: { name: namespace } })
   await api.post('/apis/resource.k8s.io/v1/deviceclasses', deviceClassObject())
   for (const [path, body] of workerAccess(namespace, workerRules)) await api.post(path, body)
-  const accounts = `/api/v1/namespaces/${namespace}/serviceaccounts`
-  const { status } = await api.post(`${accounts}/${WORKER_ACCOUNT}/token`, {
+  const token = await tokenOf(api, namespace, WORKER_ACCOUNT)
+  // Before the controller manager has made it, no pod can be created.
+  const account = `/api/v1/namespaces/${namespace}/serviceaccounts/default`
+  await waitUntil('the namespace has its default account', async () => (await api.status(account)) === OK)
+  return token
+}
+
+async function tokenOf(api: KubeApi, namespace: string, account: string): Promise<string> {
+  const path = `/api/v1/namespaces/${namespace}/serviceaccounts/${account}/token`
+  const { status } = await api.post(path, {
     apiVersion: 'authentication.k8s.io/v1',
     kind: 'TokenRequest',
     spec: { expirationSeconds: TOKEN_SECONDS },
   })
-  // Before the controller manager has made it, no pod can be created.
-  await waitUntil(
-    'the namespace has its default account',
-    async () => (await api.status(`${accounts}/default`)) === OK,
-  )
   return status.token
+}
+
+/** What a pod of a service account would find in its own folder. @returns the path of a kubeconfig */
+export async function kubeconfigOfAccount(
+  { url, authority, folder, api }: Pick<ControlPlane, 'url' | 'authority' | 'folder' | 'api'>,
+  namespace: string,
+  account: string,
+): Promise<string> {
+  const token = await tokenOf(api, namespace, account)
+  return writeKubeconfig({ url, ca: authority.cert, folder }, `${namespace}-${account}`, { token }, namespace)
 }
 
 async function createNode(api: KubeApi, name: string, gpus: number): Promise<void> {

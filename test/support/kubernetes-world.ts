@@ -1,5 +1,4 @@
 import { readFileSync } from 'node:fs'
-import { fileURLToPath } from 'node:url'
 import { parseAllDocuments } from 'yaml'
 import {
   checkPoolSpec,
@@ -20,12 +19,17 @@ import { waitUntil } from './wait.js'
 
 /** A control plane and backends on it, as workers have them: with the rights of the worker's account and no more. */
 
-const MANIFEST = fileURLToPath(new URL('../../deploy/kubernetes/rbac.yaml', import.meta.url))
+const BASE = 'base/rbac.yaml'
+/** what pools with GPUs need beside it */
+export const GPU_RIGHTS = 'samples/gpu-rights.yaml'
 
-/** The rights that users are told to give a worker, and that these tests live with. */
-export function rulesOf(kind: 'Role' | 'ClusterRole'): KubeObject[] {
-  const objects = parseAllDocuments(readFileSync(MANIFEST, 'utf8')).map((document) => document.toJS())
-  return objects.find((object) => object.kind === kind).rules
+/** The rights that users are told to give a worker, and that these tests live with. @param more files with more of them */
+export function rulesOf(kind: 'Role' | 'ClusterRole', more: readonly string[] = []): KubeObject[] {
+  return [BASE, ...more].flatMap((file) => {
+    const url = new URL(`../../deploy/kubernetes/${file}`, import.meta.url)
+    const objects = parseAllDocuments(readFileSync(url, 'utf8')).map((document) => document.toJS())
+    return objects.find((object) => object.kind === kind).rules
+  })
 }
 
 const RBAC = '/apis/rbac.authorization.k8s.io/v1'
@@ -45,14 +49,17 @@ export async function startCluster(options: ControlPlaneOptions = {}): Promise<C
 }
 
 /** Gives the worker's account what it may see of the whole cluster. */
-export async function allowNodes({ api, namespace }: ControlPlane): Promise<void> {
+export async function allowNodes(
+  { api, namespace }: ControlPlane,
+  more: readonly string[] = [],
+): Promise<void> {
   const group = 'rbac.authorization.k8s.io'
   const metadata = { name: 'firepool-nodes' }
   await api.post(`${RBAC}/clusterroles`, {
     apiVersion: `${group}/v1`,
     kind: 'ClusterRole',
     metadata,
-    rules: rulesOf('ClusterRole'),
+    rules: rulesOf('ClusterRole', more),
   })
   await api.post(`${RBAC}/clusterrolebindings`, {
     apiVersion: `${group}/v1`,

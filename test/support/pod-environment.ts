@@ -67,10 +67,17 @@ async function filesOf(
   throw new ContainerConfigError(`volume ${volume.name} is of a kind that a process cannot have`)
 }
 
-async function read(api: KubeApi, namespace: string, kind: string, name: string): Promise<KubeObject> {
+async function read(
+  api: KubeApi,
+  namespace: string,
+  kind: string,
+  name: string,
+  optional = false,
+): Promise<KubeObject> {
   try {
     return await api.get(`/api/v1/namespaces/${namespace}/${kind}/${name}`)
   } catch (error) {
+    if (optional && (error as { code?: unknown }).code === 404) return {}
     throw new ContainerConfigError((error as Error).message)
   }
 }
@@ -85,9 +92,8 @@ export async function containerEnvironment(
   const { namespace } = pod.metadata
   const env: Record<string, string> = {}
   for (const { prefix = '', configMapRef, secretRef } of container.envFrom ?? []) {
-    const { data = {} } = configMapRef
-      ? await read(api, namespace, 'configmaps', configMapRef.name)
-      : await read(api, namespace, 'secrets', secretRef.name)
+    const { name, optional = false } = configMapRef ?? secretRef
+    const { data = {} } = await read(api, namespace, configMapRef ? 'configmaps' : 'secrets', name, optional)
     for (const [key, value] of Object.entries<string>(data)) {
       env[prefix + key] = configMapRef ? value : Buffer.from(value, 'base64').toString('utf8')
     }

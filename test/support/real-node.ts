@@ -8,6 +8,7 @@ import { promisify } from 'node:util'
 import { IMAGE, writeFirepoolLayer, writeImage } from './container-image.js'
 import { areReady, type ControlPlane, kubeconfigFor } from './control-plane.js'
 import { FAKE_KUBELETS, GPU_RESOURCE, PLAYED_BY } from './control-plane-objects.js'
+import { describeImage } from './dockerfile.js'
 import { Keeper, type Part } from './keeper.js'
 import { KubeApi } from './kube-api.js'
 import { obtainRealNodeParts, type RealNodeParts } from './real-node-parts.js'
@@ -237,11 +238,11 @@ async function importImages(place: NodePlace, parts: RealNodeParts): Promise<voi
   await writeFirepoolLayer(file('firepool.tar'))
   const { pause, node } = parts.layers
   await writeImage({ name: IMAGE.pause, layers: [pause], command: ['/pause'] }, file('pause-image.tar'))
-  await writeImage(
-    { name: IMAGE.node, layers: [node, file('firepool.tar')], command: ['node'] },
-    file('node-image.tar'),
-  )
-  for (const image of ['pause-image.tar', 'node-image.tar']) {
+  const layers = [node, file('firepool.tar')]
+  await writeImage({ name: IMAGE.node, layers, command: ['node'] }, file('node-image.tar'))
+  const { command, env, user } = describeImage('cpu.Dockerfile')
+  await writeImage({ name: IMAGE.runner, layers, command, env, user }, file('runner-image.tar'))
+  for (const image of ['pause-image.tar', 'node-image.tar', 'runner-image.tar']) {
     await ctr(place, parts, ['images', 'import', file(image)])
   }
 }

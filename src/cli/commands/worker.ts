@@ -1,12 +1,13 @@
 import { join } from 'node:path'
 import { Command } from 'commander'
+import { serveHealth } from '../../health.js'
 import { stateFolder } from '../../state-folder.js'
 import type { FirepoolWorker, KubernetesOptions } from '../../worker.js'
 import { parseNumber } from '../arguments.js'
 import { addServerOptions, chooseServer, connect, type ServerOptions } from '../connection.js'
 import { loadDataConverter } from '../data-converter.js'
 import { EXIT_HELP } from '../exit-code.js'
-import { usageError } from '../failure.js'
+import { CliError, usageError } from '../failure.js'
 import { takeInterrupts } from '../interrupt.js'
 import { makeStateFolder } from '../state-folder.js'
 import { printJson, printNote, printOut } from '../terminal.js'
@@ -18,7 +19,7 @@ on: the next worker on the same state folder adopts them. Several workers may sh
 Examples:
   TEMPORAL_ADDRESS=temporal:7233 firepool worker
   TEMPORAL_PROFILE=prod firepool worker --data-converter ./codec.mjs
-  firepool worker --backend kubernetes --kube-namespace agents --keys /etc/firepool/keys
+  firepool worker --backend kubernetes --kube-namespace agents --keys /etc/firepool/keys --health-port 8080 --log -
   firepool worker --address 127.0.0.1:7233 --namespace agents --dir /var/lib/firepool`
 
 interface WorkerOptions extends ServerOptions {
@@ -30,6 +31,8 @@ interface WorkerOptions extends ServerOptions {
   kubeconfig?: string
   kubeContext?: string
   kubeNamespace?: string
+  healthPort?: number
+  log?: string
 }
 
 /** `firepool worker` */
@@ -55,6 +58,11 @@ export function workerCommand(): Command {
       '--kube-namespace <names>',
       "namespaces of the pods, with commas (else FIREPOOL_KUBE_NAMESPACE; default: the context's)",
     )
+    .option('--health-port <n>', 'serve /livez and /readyz on this port, for probes', parseNumber)
+    .option(
+      '--log <file>',
+      'where its log goes; - is standard error (default: worker.log in the state folder)',
+    )
     .option('--json', 'print { v, address, namespace, dir } as one line when it serves')
     .addHelpText('after', HELP)
     .addHelpText('after', EXIT_HELP)
@@ -63,21 +71,25 @@ export function workerCommand(): Command {
 }
 
 async function work(options: WorkerOptions): Promise<void> {
-  const { jobSlots, cachedWorkflows } = options
+  const { jobSlots, cachedWorkflows, healthPort } = options
   checkCount('--job-slots', jobSlots, 1)
   // Two is the least with which the SDK works.
   checkCount('--cached-workflows', cachedWorkflows, 2)
+  checkCount('--health-port', healthPort, 1, 65_535)
   const backend = chooseBackend(options)
   const keysDir = options.keys ?? process.env.FIREPOOL_KEYS
   const { address, namespace, connection, because } = chooseServer(options)
   const dataConverter = await loadDataConverter(options.dataConverter)
   const dir = makeStateFolder(stateFolder(options.dir))
   const interrupt = takeInterrupts(() => process.exit(130))
+  let worker: FirepoolWorker | undefined
+  // Before the server is asked: a kubelet wants an answer from the beginning.
+  if (healthPort !== undefined) await openHealth(healthPort, () => worker?.notReady() ?? ['it is starting'])
   // Asked first for a clear error; the worker makes connections of its own.
   await (await connect({ address, connection, because })).close()
   const { installRuntime } = await import('../temporal-runtime.js')
   const { startFirepoolWorker } = await import('../../worker.js')
-  const worker = await startFirepoolWorker({
+  worker = await startFirepoolWorker({
     address,
     namespace,
     ...connection,
@@ -85,7 +97,7 @@ async function work(options: WorkerOptions): Promise<void> {
     ...(dataConverter ? { dataConverter } : {}),
     backend,
     ...(keysDir ? { keysDir } : {}),
-    log: installRuntime(join(dir, 'worker.log')),
+    log: installRuntime(options.log ?? join(dir, 'worker.log')),
     ...(jobSlots === undefined ? {} : { jobSlots }),
     ...(cachedWorkflows === undefined ? {} : { cachedWorkflows }),
   })
@@ -97,7 +109,7 @@ async function work(options: WorkerOptions): Promise<void> {
     )
   const stop = () => {
     printNote('stopping; running jobs and pods live on for the next worker')
-    worker.shutdown().catch(() => undefined)
+    worker?.shutdown().catch(() => undefined)
   }
   if (interrupt.signal.aborted) stop()
   interrupt.signal.addEventListener('abort', stop)
@@ -136,7 +148,21 @@ function podsOf(backend: FirepoolWorker['backend']): string {
   return 'namespaces' in backend ? `, pods in Kubernetes' namespace ${backend.namespaces.join(', ')}` : ''
 }
 
-function checkCount(name: string, value: number | undefined, least: number): void {
-  if (value === undefined || (Number.isInteger(value) && value >= least && value <= 1_000_000)) return
-  throw usageError(`${name} is ${value}`, `give a whole number from ${least} to 1000000`)
+async function openHealth(port: number, notReady: () => readonly string[]): Promise<void> {
+  try {
+    await serveHealth(port, notReady)
+  } catch (error) {
+    const { code, message } = error as NodeJS.ErrnoException
+    const why = code === 'EADDRINUSE' ? 'is taken' : `cannot be used: ${message}`
+    throw new CliError(
+      'PortTaken',
+      `port ${port} of --health-port ${why}`,
+      'choose another one, or stop who has it',
+    )
+  }
+}
+
+function checkCount(name: string, value: number | undefined, least: number, most = 1_000_000): void {
+  if (value === undefined || (Number.isInteger(value) && value >= least && value <= most)) return
+  throw usageError(`${name} is ${value}`, `give a whole number from ${least} to ${most}`)
 }
