@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url'
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
 import { processesWith, startScript } from '../support/cli.js'
 import { type ControlPlane, startControlPlane } from '../support/control-plane.js'
-import { PLAYED_BY } from '../support/control-plane-objects.js'
+import { GPU_DRIVER, PLAYED_BY } from '../support/control-plane-objects.js'
 import { obtainControlPlaneParts } from '../support/control-plane-parts.js'
 import { KubeApi, type KubeEvent, type KubeObject } from '../support/kube-api.js'
 import { isReady, type PodOptions, Pods, podObject } from '../support/kube-pods.js'
@@ -77,6 +77,27 @@ describe.skipIf(obstacle)(orSkipped('a control plane', obstacle), () => {
       expect(new Set(nodes)).toEqual(new Set(['gpu-0', 'gpu-1']))
       for (const name of all) await pods.delete(name)
       for (const name of all) await pods.gone(name)
+    })
+
+    test('shares a GPU with another one by their common claim', async () => {
+      const claims = `/apis/resource.k8s.io/v1/namespaces/${cluster.namespace}/resourceclaims`
+      const request = { name: 'gpu', exactly: { deviceClassName: GPU_DRIVER } }
+      await cluster.api.post(claims, {
+        apiVersion: 'resource.k8s.io/v1',
+        kind: 'ResourceClaim',
+        metadata: { name: 'shared' },
+        spec: { devices: { requests: [request] } },
+      })
+      const spec = { resourceClaims: [{ name: 'gpu', resourceClaimName: 'shared' }] }
+      const container = { resources: { claims: [{ name: 'gpu' }] } }
+      const nodes = new Set<string>()
+      for (const name of ['left', 'right']) await pods.create(fakePod(name, { spec, container }))
+      for (const name of ['left', 'right']) nodes.add((await pods.ready(name)).spec.nodeName)
+      const { status } = await cluster.api.get(`${claims}/shared`)
+      expect(status.allocation.devices.results).toMatchObject([{ driver: GPU_DRIVER, pool: [...nodes][0] }])
+      expect(nodes.size).toBe(1)
+      await pods.clear()
+      await cluster.api.delete(`${claims}/shared`)
     })
 
     test.each(['ErrImagePull', 'ImagePullBackOff', 'CreateContainerConfigError'])(
