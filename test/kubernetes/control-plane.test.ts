@@ -15,7 +15,7 @@ import { waitUntil } from '../support/wait.js'
 
 const HOLD = fileURLToPath(new URL('../support/hold-cluster.ts', import.meta.url))
 
-/** A thousand pods are a quarter of a minute of an idle machine's work, and this one may be busy. */
+/** A thousand pods are much work for two cores, and others may want them too. */
 const MANY_MS = 200_000
 
 const obstacle = await clusterObstacle()
