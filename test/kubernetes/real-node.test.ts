@@ -196,6 +196,27 @@ describe.skipIf(obstacle)(orSkipped('a real node', obstacle), () => {
     expect(await serves(old)).toBe(true)
   })
 
+  test('a node that starts again has lost what ran: some pods are started again, others have failed', async () => {
+    const bootId = async () => (await cluster.api.get(`/api/v1/nodes/${node.name}`)).status.nodeInfo.bootID
+    await pods.create(server('always', { spec: { restartPolicy: 'Always' } }))
+    await pods.create(server('never', { gpus: 8 }))
+    for (const name of ['always', 'never']) await pods.ready(name)
+    const before = await bootId()
+    await node.restart()
+    const { status } = await pods.until('has failed', 'never', (p) => p.status.phase === 'Failed')
+    expect(status.containerStatuses[0].state.terminated.exitCode).not.toBe(0)
+    const again = await pods.until(
+      'is started again',
+      'always',
+      (p) => p.status.containerStatuses[0].restartCount > 0,
+    )
+    await pods.ready('always')
+    expect(again.metadata.uid).toBe((await pods.find('always')).metadata.uid)
+    expect(await waitUntil('the boot is another one', async () => (await bootId()) !== before)).toBe(true)
+    await pods.create(server('next', { gpus: 8 }))
+    await pods.ready('next')
+  })
+
   test('a frozen kubelet is a lost node: its pod is deleted and serves on, until the node is back', async () => {
     await pods.create(server('zombie'))
     const pod = await pods.ready('zombie')

@@ -84,7 +84,10 @@ export class Pods {
   /** Removes all of them, at once, and waits until they are gone. */
   async clear(): Promise<void> {
     await this.api.delete(this.path, { gracePeriodSeconds: 0 })
-    await waitUntil('all pods are gone', async () => (await this.api.get(this.path)).items.length === 0)
+    await waitUntil(
+      'all pods are gone',
+      async () => (await this.api.get(`${this.path}?limit=1`)).items.length === 0,
+    )
   }
 
   gone(name: string): Promise<true> {

@@ -1,5 +1,4 @@
 import { mkdirSync, readFileSync } from 'node:fs'
-import { connect } from 'node:net'
 import { constants } from 'node:os'
 import { dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -15,14 +14,14 @@ import {
   outsideOf,
   type Paths,
 } from './pod-environment.js'
+import { isAnswered } from './pod-probe.js'
 
 /** Of the kubelet: the first restart is at once, then it waits, twice as long each time. */
 const BACK_OFF_MS = 10_000
 const BACK_OFF_MOST_MS = 300_000
 const START_ERROR_CODE = 128
 const RETRY_MS = 300
-/** What a probe waits for an answer; tests look more often than a kubelet's 10 s. */
-const PROBE_LIMIT_MS = 1_000
+/** Tests look more often than a kubelet's 10 s. */
 const PROBE_EVERY_MS = 100
 const PROBE_FAILURES = 3
 const DEFAULT_GRACE_SECONDS = 30
@@ -225,19 +224,11 @@ export class ProcessPod {
 
   /** The readiness probe, if it is one by HTTP or TCP, as long as the container runs. */
   private async probe(container: Container, part: Part): Promise<void> {
-    const {
-      httpGet,
-      tcpSocket,
-      periodSeconds,
-      failureThreshold = PROBE_FAILURES,
-    } = container.spec.readinessProbe
-    const asks = () => {
-      if (httpGet) return this.answers(container, httpGet)
-      return tcpSocket ? listens(tcpSocket.host ?? this.ip, portOf(container, tcpSocket.port)) : false
-    }
+    const { readinessProbe } = container.spec
+    const { periodSeconds, failureThreshold = PROBE_FAILURES } = readinessProbe
     let failures = 0
     while (!part.hasExited() && !this.isEnding) {
-      const isGood = await asks()
+      const isGood = await isAnswered(readinessProbe, container.spec, this.ip)
       failures = isGood ? 0 : failures + 1
       const ready = isGood || (container.ready && failures < failureThreshold)
       if (ready !== container.ready && !part.hasExited()) {
@@ -249,14 +240,6 @@ export class ProcessPod {
         ref: false,
       })
     }
-  }
-
-  private async answers(container: Container, httpGet: KubeObject): Promise<boolean> {
-    const { path = '/', scheme = 'HTTP', port, host = this.ip } = httpGet
-    const url = `${scheme.toLowerCase()}://${host}:${portOf(container, port)}${path}`
-    const answer = await fetch(url, { signal: AbortSignal.timeout(PROBE_LIMIT_MS) }).catch(() => undefined)
-    await answer?.body?.cancel()
-    return answer?.ok ?? false
   }
 
   private async settle(container: Container, how: string): Promise<void> {
@@ -437,25 +420,6 @@ export class ProcessPod {
 }
 
 const now = () => new Date().toISOString()
-
-/** A port of a probe, which may be one of the container's by name. */
-function portOf({ spec }: Container, wanted: number | string): number {
-  const named = spec.ports?.find(({ name }: KubeObject) => name === wanted)
-  return Number(named?.containerPort ?? wanted)
-}
-
-function listens(host: string, port: number): Promise<boolean> {
-  return new Promise((resolve) => {
-    const socket = connect({ host, port, timeout: PROBE_LIMIT_MS })
-    const say = (yes: boolean) => () => {
-      socket.destroy()
-      resolve(yes)
-    }
-    socket.once('connect', say(true))
-    socket.once('error', say(false))
-    socket.once('timeout', say(false))
-  })
-}
 
 function readIfThere(file: string): string {
   try {

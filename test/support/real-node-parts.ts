@@ -31,6 +31,9 @@ export interface RealNodeParts {
  * @throws Error with what could not be had and how to get it
  */
 export async function obtainRealNodeParts(): Promise<RealNodeParts> {
+  await run('ip', ['-V']).catch(() => {
+    throw new Error('`ip` is not installed. On Debian: apt-get install iproute2 (or run .ci/run)')
+  })
   const { kubelet, 'fake-gpu': fakeGpu, pause } = await obtainNodePrograms()
   const packages = await built(`node-packages-${process.arch}`, 'with apt-get download', async (folder) => {
     await download(folder)

@@ -50,6 +50,9 @@ export function firstProcess({ folder }: NodePlace, pause: string): string {
     '  cat "/proc/sys/$name" > "$copy"',
     '  mount --bind "$copy" "/proc/sys/$name"',
     'done',
+    // A node that starts again has another one, and its kubelet looks.
+    `cat /proc/sys/kernel/random/uuid > ${folder}/kernel/boot_id`,
+    `mount --bind ${folder}/kernel/boot_id /proc/sys/kernel/random/boot_id`,
     `touch ${folder}/ready`,
     `exec ${pause}`,
   ].join('\n')
@@ -64,7 +67,7 @@ export function containerdConfig(place: NodePlace, parts: RealNodeParts): string
   return `
 version = 2
 root = "${folder}/containerd/root"
-state = "${folder}/containerd/state"
+state = "/run/containerd"
 disabled_plugins = [${off.join(', ')}]
 [grpc]
   address = "${containerdSocket(place)}"

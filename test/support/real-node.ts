@@ -1,7 +1,7 @@
 import { execFile } from 'node:child_process'
 import { randomBytes, randomInt } from 'node:crypto'
 import { mkdirSync, readdirSync, readFileSync } from 'node:fs'
-import { access, mkdir, writeFile } from 'node:fs/promises'
+import { access, mkdir, rm, writeFile } from 'node:fs/promises'
 import { networkInterfaces } from 'node:os'
 import { dirname, join } from 'node:path'
 import { promisify } from 'node:util'
@@ -48,6 +48,8 @@ export interface RealNode {
   folder: string
   kubelet: NodeProgram
   containerd: NodeProgram
+  /** Power off and on: every process is killed at once, and the node comes back with what is on its disk. */
+  restart(): Promise<void>
   /** Ends its containers and programs; its files, its network and its control groups go. */
   stop(): Promise<void>
 }
@@ -112,21 +114,31 @@ async function start(
   await writeSettings(place, parts, cluster, name)
   await makeBridge(place)
   makeControlGroups(place.cgroup)
-  const enter = await startNamespaces(place, parts, keeper)
-  const containerd = program(() => startContainerd(place, parts, keeper, enter))
+  let namespaces = await startNamespaces(place, parts, keeper)
+  const containerd = program(() => startContainerd(place, parts, keeper, namespaces.enter))
   await containerd.start()
   await importImages(place, parts)
   const kubeconfig = await kubeconfigFor(cluster, `system:node:${name}`, 'system:nodes')
-  const kubelet = program(() => startKubelet({ place, parts, keeper, enter, cluster, name, kubeconfig }))
-  await kubelet.start()
-  await waitUntil(`${name} is Ready`, () => areReady(cluster.api, [name]))
-  if (gpus > 0) await startFakeGpus({ place, parts, keeper, enter, cluster, name, gpus })
+  const given = () => ({ place, parts, keeper, enter: namespaces.enter, cluster, name, kubeconfig, gpus })
+  const kubelet = program(() => startKubelet(given()))
+  const enroll = async () => {
+    await kubelet.start()
+    await waitUntil(`${name} is Ready`, () => areReady(cluster.api, [name]))
+    if (gpus > 0) await startFakeGpus(given())
+  }
+  await enroll()
   return {
     name,
     ip: nodeIp(place),
     folder: place.folder,
     kubelet,
     containerd,
+    async restart() {
+      await namespaces.part.stop('SIGKILL')
+      namespaces = await startNamespaces(place, parts, keeper)
+      await containerd.start()
+      await enroll()
+    },
     stop: () => keeper.close(),
   }
 }
@@ -175,8 +187,15 @@ function makeControlGroups(cgroup: string): void {
   for (const hierarchy of hierarchies) mkdirSync(join(hierarchy, cgroup))
 }
 
-/** @returns what puts a program into the node's namespaces: its arguments before the program's own */
-async function startNamespaces(place: NodePlace, parts: RealNodeParts, keeper: Keeper): Promise<string[]> {
+interface Namespaces {
+  /** with it everything in them ends */
+  part: Part
+  /** what puts a program into them: arguments of nsenter, before the program's own */
+  enter: readonly string[]
+}
+
+async function startNamespaces(place: NodePlace, parts: RealNodeParts, keeper: Keeper): Promise<Namespaces> {
+  await rm(join(place.folder, 'ready'), { force: true })
   const script = firstProcess(place, parts.pause)
   const flags = ['--pid', '--mount', '--fork', '--kill-child', '--mount-proc']
   const part = keeper.start('unshare', [...flags, '/bin/sh', '-c', script], {
@@ -191,7 +210,7 @@ async function startNamespaces(place: NodePlace, parts: RealNodeParts, keeper: K
     )
   })
   const first = readFileSync(`/proc/${part.pid}/task/${part.pid}/children`, 'latin1').trim()
-  return ['--target', first, '--mount', '--pid', '--']
+  return { part, enter: ['--target', first, '--mount', '--pid', '--'] }
 }
 
 const environment = ({ containerd, runc }: RealNodeParts) => ({
@@ -255,6 +274,7 @@ interface KubeletStart {
   cluster: ControlPlane
   name: string
   kubeconfig: string
+  gpus: number
 }
 
 async function startKubelet(given: KubeletStart): Promise<Part> {
@@ -295,8 +315,15 @@ function spawnKubelet({ place, parts, keeper, enter, name, kubeconfig }: Kubelet
   })
 }
 
-async function startFakeGpus(given: Omit<KubeletStart, 'kubeconfig'> & { gpus: number }): Promise<void> {
-  const { place, parts, keeper, enter, cluster, name, gpus } = given
+async function startFakeGpus({
+  place,
+  parts,
+  keeper,
+  enter,
+  cluster,
+  name,
+  gpus,
+}: KubeletStart): Promise<void> {
   const env = {
     ...environment(parts),
     FAKE_GPU_COUNT: String(gpus),

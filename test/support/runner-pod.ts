@@ -49,6 +49,7 @@ export function runnerPod(name: string, player: string, keys: BrokerKeys): KubeO
         ...Object.entries(env).map(([key, value]) => ({ name: key, value })),
       ],
       volumeMounts: [{ name: 'pod', mountPath: VOLUME }],
+      resources: { requests: { cpu: '250m', memory: '256Mi', 'ephemeral-storage': '1Gi' } },
       readinessProbe: { tcpSocket: { port: PORT }, periodSeconds: 1 },
       securityContext: RESTRICTED,
     },
