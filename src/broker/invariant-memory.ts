@@ -28,6 +28,8 @@ export class Memory {
   readonly holders = new Map<string, string>()
   readonly ended = new Set<string>()
   readonly pinned = new Set<string>()
+  /** generation -> the template of its first pod */
+  readonly templates = new Map<number, string>()
   readonly issued = new Set<string>()
   readonly closed = new Set<string>()
   /** drain effect -> its pod */
@@ -48,6 +50,8 @@ export class Memory {
     this.learnLeases(state)
     for (const effect of seen.effects) {
       this.issued.add(effect.id)
+      if (effect.kind === 'create' && !this.templates.has(effect.order.generation))
+        this.templates.set(effect.order.generation, JSON.stringify(effect.order.profile))
       if (effect.kind === 'drain') this.drains.set(effect.id, effect.pod)
     }
     for (const event of events) {

@@ -74,6 +74,8 @@ test('there is a history of each path', () => {
       'pool-continued-as-new',
       'pool-head-continued',
       'pool-head-deleted',
+      'pool-rolled',
+      'pool-rollout',
       'pool-shard-left',
       'run-job',
       'run-job-cancelled',

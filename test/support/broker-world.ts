@@ -68,6 +68,8 @@ export interface WorldOptions {
   checkIndex?: boolean
   /** throw at the first violation; default true */
   strict?: boolean
+  /** default: the newest */
+  coreVersion?: number
 }
 
 const T0 = 1_900_000_000_000
@@ -110,7 +112,7 @@ export class World {
   constructor(options: WorldOptions = {}) {
     this.options = options
     this.random = new Random(options.seed ?? 1)
-    this.state = createState(aSpec(options.spec), 'abc123', this.now)
+    this.state = createState(aSpec(options.spec), 'abc123', this.now, options.coreVersion)
     this.monitor = new Monitor(this.state, options.checkIndex ?? true)
     this.at(0, () => this.send({ kind: 'observed', asOfMs: this.now, full: true, pods: this.backend.list() }))
   }
@@ -242,8 +244,10 @@ export class World {
   }
 
   /** Continue-as-new: the pool goes through JSON, and the driver carries out again what was in flight. */
-  restart(): void {
-    const { state, effects } = restore(saved(this.state))
+  restart(coreVersion = this.state.coreVersion): void {
+    // A copy of an earlier version would go on as such.
+    if (coreVersion !== this.state.coreVersion) this.twin = null
+    const { state, effects } = restore(saved(this.state), coreVersion)
     this.state = state
     this.life++
     this.carryOut(effects)
