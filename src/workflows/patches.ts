@@ -22,7 +22,7 @@ export const PATCHES: Readonly<Record<string, Patch>> = {
   },
   'firepool-rollout': {
     change: 'a pool begins with version 2 of the core, in which a new template rolls step by step',
-    historyBefore: 'pool-continued-as-new',
+    historyBefore: 'pool-template-before',
     historyAfter: 'pool-rollout',
   },
 }

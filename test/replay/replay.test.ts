@@ -77,6 +77,7 @@ test('there is a history of each path', () => {
       'pool-rolled',
       'pool-rollout',
       'pool-shard-left',
+      'pool-template-before',
       'run-job',
       'run-job-cancelled',
       'run-job-rerun',

@@ -4,6 +4,7 @@
  *
  * Recording replaces what older releases recorded. Once a release is out, keep its files and record beside them: with the
  * argument `shards` or `rollout` only those of pools with shards, or of a change of template, are recorded, beside the others.
+ * pool-template-before cannot be recorded any more: it is a change of template as version 1 of the core made it.
  */
 import type { History } from '@temporalio/common/lib/proto-utils.js'
 import { createFirepoolClient } from '../../dist/client/index.js'
