@@ -99,11 +99,11 @@ function failing({ breaker, rollout }: PoolStatus, now: number): string {
 
 /** What becomes of the pods of the template before. */
 function rolling({ from, to, oldPods, newReady, proven, stopped }: RolloutStatus): string {
-  const there = `**New template**: generation ${to} replaces ${from}. ${newReady} of ${to} are ready, ${oldPods} earlier pods are there`
-  if (stopped) return `${there}, and stay: the rollout has stopped.`
+  const there = `**New template**: generation ${to} replaces ${from}; ready of ${to}: ${newReady}, earlier pods left: ${oldPods}`
+  if (stopped) return `${there}. They stay: the rollout has stopped.`
   return proven
     ? `${there}: a standby goes when another one is ready in its place, a warm pod within a minute, a leased one when its lease ends.`
-    : `${there}, and serve until a pod of ${to} is ready.`
+    : `${there}. They serve until a pod of ${to} is ready.`
 }
 
 function facts(state: PoolState, status: PoolStatus, now: number): string {
