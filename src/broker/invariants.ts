@@ -391,7 +391,7 @@ function rolloutsKeepServing(seen: Seen, memory: Memory): string[] {
       !isSpent(state, pod, now) &&
       !wasHarmed(seen, pod.pod),
   )
-  if (taken.length === 0 || seen.events.some(({ kind }) => MAY_SHED.includes(kind))) return broken
+  if (taken.length === 0 || mayHaveShed(seen)) return broken
   const { byKind } = state.index
   const room = podsAllowed(state)
   const others = state.pods.size - byKind.standby.size - byKind.starting.size - byKind.deleting.size
@@ -405,8 +405,11 @@ function rolloutsKeepServing(seen: Seen, memory: Memory): string[] {
   return broken
 }
 
-/** What changes how many standbys there should be. */
-const MAY_SHED: readonly PoolEvent['kind'][] = ['apply', 'resize', 'mode', 'shard']
+/** Whether fewer standbys were wanted in the midst of this step than at its end. */
+function mayHaveShed({ events }: Seen): boolean {
+  const wishes = events.filter(({ kind }) => kind === 'apply' || kind === 'resize')
+  return wishes.length > 1 || events.some(({ kind }) => kind === 'mode' || kind === 'shard')
+}
 
 function wasHarmed({ events }: Seen, pod: string): boolean {
   return events.some((e) => e.kind === 'observed' && (e.full || e.pods.some((seen) => seen.pod === pod)))

@@ -12,6 +12,7 @@ import {
   step,
 } from '../../src/broker/index.js'
 import { Monitor, type Violation } from '../../src/broker/invariants.js'
+import type { PodOrder } from '../../src/contract/backend.js'
 import type { Grant, LeaseEnd, LeaseRequest } from '../../src/contract/lease.js'
 import type { PoolSpec, ShardOrder } from '../../src/contract/pool.js'
 import { Random } from './random.js'
@@ -108,6 +109,7 @@ export class World {
   private order = 0
   private life = 0
   private readonly options: WorldOptions
+  private readonly templates = new Map<number, string>()
 
   constructor(options: WorldOptions = {}) {
     this.options = options
@@ -318,6 +320,7 @@ export class World {
     const { backend } = this
     switch (effect.kind) {
       case 'create':
+        this.checkTemplate(effect.order)
         return backend.create(effect.order, this.now)
       case 'delete':
         return backend.remove(effect.pod)
@@ -345,6 +348,17 @@ export class World {
       case 'shard':
         return this.tellShard(effect.order)
     }
+  }
+
+  /** One generation is made of one template, also after continue-as-new: orders are carried over without it. */
+  private checkTemplate({ pod, generation, profile }: PodOrder): void {
+    // One that is given up is deleted as soon as it is there.
+    if (this.state.pods.get(pod)?.kind !== 'starting') return
+    const given = JSON.stringify(profile)
+    const known = this.templates.get(generation)
+    if (known !== undefined && known !== given)
+      throw new Error(`pod ${pod} of generation ${generation} is made of ${given}, others of ${known}`)
+    this.templates.set(generation, given)
   }
 
   private deliver(effect: Extract<Effect, { kind: 'deliver' }>): EffectResult {
