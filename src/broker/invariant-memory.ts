@@ -17,6 +17,8 @@ interface PodMemory {
 /** What the invariants about history need to know of the steps before; grows with leases and effects, not with time. */
 export class Memory {
   lastStepAt = 0
+  /** a template did start once; version 1 of the core forgot it with the next one */
+  proven = false
   held = 0
   /** pods after the last step */
   pods = new Map<string, PodMemory>()
@@ -46,6 +48,7 @@ export class Memory {
   }): void {
     const { state, events } = seen
     this.lastStepAt = state.lastStepAt
+    if (state.coreVersion > 1 && state.proven) this.proven = true
     this.learnPods(state)
     this.learnLeases(state)
     for (const effect of seen.effects) {

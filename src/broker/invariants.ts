@@ -366,7 +366,7 @@ function nobodyIsOvertaken(seen: Seen, memory: Memory): string[] {
  * of one template: the newest, or the last one that worked while the newest does not.
  */
 function rolloutsKeepServing(seen: Seen, memory: Memory): string[] {
-  const { state, effects, now } = seen
+  const { state, effects } = seen
   const broken: string[] = []
   for (const effect of effects) {
     if (effect.kind !== 'create') continue
@@ -380,7 +380,21 @@ function rolloutsKeepServing(seen: Seen, memory: Memory): string[] {
     if (effect.attempt === 1 && generation !== state.generation && !isStopped(state))
       broken.push(`pod ${pod} is made of an earlier template although the newest starts`)
   }
-  if (state.coreVersion === 1 || state.mode !== 'running') return broken
+  if (state.coreVersion === 1) return broken
+  const template = state.rollout?.template
+  if (memory.proven && !state.proven && !template) broken.push('no template is left of which pods did start')
+  const failed = effects.some((e) => e.kind === 'notify' && e.end.problem?.code === 'PodStartFailed')
+  if (failed && template?.breaker.openUntil === null)
+    broken.push(
+      'a request failed because the newest template does not start, and nothing is wrong with the one before',
+    )
+  if (state.mode === 'running') broken.push(...standbysTaken(seen, memory))
+  return broken
+}
+
+function standbysTaken(seen: Seen, memory: Memory): string[] {
+  const { state, now } = seen
+  const broken: string[] = []
   const earlier = [...state.pods.values()].filter((pod) => pod.generation !== state.generation)
   if (state.rollout === null && earlier.some((pod) => pod.kind === 'standby' || pod.kind === 'starting'))
     broken.push('a standby of an earlier template is there, and no rollout')
