@@ -214,6 +214,25 @@ describe('a broken template', () => {
     expect(generations(w, 'standby')).toEqual([2, 2, 2])
   })
 
+  it('that fails after its first pods is tried again also when it needs no pod just now', () => {
+    const w = makeWorld({ spec: { standby: 1, maxPods: 10 } })
+    w.advance(3 * SECOND)
+    const [held] = leases(w, 1)
+    apply(w, { NEW: '1' })
+    w.advance(3 * SECOND)
+    w.backend.brokenTemplate = ({ env }) => (env.NEW ? 'NoDevice' : null)
+    const asked = Array.from({ length: 3 }, (_, i) => w.request({ caller: `more${i}` }))
+    w.advance(4 * SECOND)
+    expect(rollout(w)).toMatchObject({ proven: true, stopped: { details: { reason: 'NoDevice' } } })
+    for (const lease of asked) expect(w.lease(lease)?.kind).toBe('granted')
+    w.backend.brokenTemplate = () => null
+    w.advance(30 * SECOND)
+    expect(rollout(w)?.stopped).toBeUndefined()
+    w.release(held!)
+    w.advance(SECOND)
+    expect(w.backend.pods.has(w.granted(held!).pod)).toBe(false)
+  })
+
   it('fails requests with the reason when pods of the earlier one do not start any more either', () => {
     const { w } = broken({ standby: 0 })
     w.advance(20 * SECOND)

@@ -34,6 +34,7 @@ function number(read: (status: PoolStatus) => number): (entry: PoolEntry) => str
 }
 
 function stateOf(status: PoolStatus): string {
+  if (status.rollout?.stopped) return `${status.mode}, rollout stopped`
   return status.breaker.open ? `${status.mode}, starts fail` : status.mode
 }
 

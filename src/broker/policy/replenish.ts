@@ -95,9 +95,9 @@ function placesTaken(state: PoolState, wanted: number): number {
 function newestNeeded(state: PoolState, wanted: number, now: number): number {
   const { byKind } = state.index
   const own = state.index.ofGeneration(state.generation)
-  // A pool that wants no pod just now tries the template all the same, as long as others serve.
+  // A pool that needs no pod just now tries the template all the same, as long as others serve.
   const tries = (!state.proven || isStopped(state)) && earlierPods(state) > 0 ? 1 : 0
-  const lacking = Math.max(wanted, tries) - own.standby.size - own.starting.size
+  const lacking = Math.max(wanted - own.standby.size, tries) - own.starting.size
   const missing = wanted - byKind.standby.size - byKind.starting.size
   const beside = Math.max(missing, surge(state, standbyTarget(state)) - own.starting.size)
   return Math.min(lacking, beside, startsAllowed(state.breaker, now) - own.starting.size)
