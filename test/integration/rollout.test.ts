@@ -1,8 +1,10 @@
 /** A change of template on real pods: a broken one disturbs nobody, a good one replaces everything. */
 import { afterAll, beforeAll, expect, test } from 'vitest'
+import { createState, snapshot } from '../../dist/broker/index.js'
+import { checkPoolSpec } from '../../dist/contract/index.js'
 import type { Ran } from '../support/callers.js'
 import { holderOf } from '../support/holder.js'
-import { makeWorld, type World } from '../support/world.js'
+import { makeWorld, type World, waitUntil } from '../support/world.js'
 
 let world: World
 beforeAll(async () => {
@@ -56,4 +58,23 @@ test('a broken template stops by name while callers come and go, and a good one 
   const done = await pool.until('all are of the new one', (s) => s.rollout === undefined)
   expect(done).toMatchObject({ generation: 3, breaker: { open: false, failures: 0 } })
   expect(new Set(served)).toEqual(new Set(['one', 'three']))
+})
+
+test('a pool that was carried over by the release before goes on under the newest core, and says so once', async () => {
+  const given = { budget: 1, standby: 1 }
+  const spec = checkPoolSpec({ v: 1, name: 'older', ...given }).value!
+  const pool = await world.pool('older', given, {
+    carried: snapshot(createState(spec, 'abc123', Date.now(), 1)),
+  })
+  expect(await pool.status()).toMatchObject({ coreVersion: 2, standby: { ready: 1 } })
+  const marks = async () => {
+    const { events } = await pool.handle.fetchHistory()
+    return events?.filter((event) => event.markerRecordedEventAttributes).length
+  }
+  expect(await marks()).toBe(1)
+  const { runId } = await pool.handle.describe()
+  await pool.handle.executeUpdate('firepool.upgrade')
+  await waitUntil('it continued as new', async () => (await pool.handle.describe()).runId !== runId)
+  expect((await pool.status()).coreVersion).toBe(2)
+  expect(await marks()).toBe(0)
 })
