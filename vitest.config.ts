@@ -34,7 +34,14 @@ export default defineConfig({
     projects: [
       { test: { name: 'unit', include: ['src/**/*.test.ts'], testTimeout: 60_000, ...REAL } },
       { test: { name: 'model', include: ['test/model/**/*.test.ts'], testTimeout: 300_000 } },
-      { test: { name: 'replay', include: ['test/replay/**/*.test.ts'], testTimeout: 120_000 } },
+      {
+        test: {
+          name: 'replay',
+          include: ['test/replay/**/*.test.ts'],
+          testTimeout: 120_000,
+          hookTimeout: 120_000,
+        },
+      },
       real('integration', 'temporal', { files: 3 }),
       real('interop', 'temporal', { files: 3 }),
       real('chaos', 'temporal'),

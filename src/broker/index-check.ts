@@ -22,6 +22,11 @@ export function checkIndex(state: PoolState): string[] {
     same(size, have[size], want[size])
   for (const sets of ['idleByOwner', 'idleBySlot', 'claimsByOwner'] as const)
     same(sets, sorted(have[sets], setRow), sorted(want[sets], setRow))
+  const generations = ({ generations: of }: Index) =>
+    [...of]
+      .map(([n, { pods, starting, standby }]) => JSON.stringify([n, pods, [...starting], [...standby]]))
+      .sort()
+  same('generations', generations(have), generations(want))
   same('claims', [...have.claims], [...want.claims])
   same('byHolder', sorted(have.byHolder, String), sorted(want.byHolder, String))
   const slots = (index: Index) => sorted(index.slots, (s) => `${s.claim} ${s.waiting}`)

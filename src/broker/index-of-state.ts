@@ -36,6 +36,15 @@ interface SlotEntry {
   waiting: number
 }
 
+/** Pods of one generation that are not on their way out. */
+export interface GenerationPods {
+  pods: number
+  readonly starting: ReadonlySet<string>
+  readonly standby: ReadonlySet<string>
+}
+
+const NO_PODS: GenerationPods = { pods: 0, starting: new Set(), standby: new Set() }
+
 const queueOrder = (a: QueueEntry, b: QueueEntry) =>
   a.priority !== b.priority ? a.priority > b.priority : a.arrival < b.arrival
 
@@ -57,6 +66,8 @@ export class Index {
   held = 0
   /** those of them that are being deleted */
   heldLeaving = 0
+  /** generations that have pods: one, or two or three while a new template rolls */
+  readonly generations = new Map<number, GenerationPods & { starting: Set<string>; standby: Set<string> }>()
   readonly idleByOwner = new Map<string, Set<string>>()
   readonly idleBySlot = new Map<string, Set<string>>()
   /** leases that wait for a pod, by owner: a pod that becomes idle serves them first */
@@ -84,6 +95,7 @@ export class Index {
   addPod(pod: Pod): void {
     this.byKind[pod.kind].add(pod.pod)
     this.podBytes += podBytes(pod)
+    this.addToGeneration(pod)
     if (pod.heldSince >= 0) {
       this.held++
       if (pod.kind === 'deleting') this.heldLeaving++
@@ -96,6 +108,7 @@ export class Index {
   removePod(pod: Pod): void {
     this.byKind[pod.kind].delete(pod.pod)
     this.podBytes -= podBytes(pod)
+    this.removeFromGeneration(pod)
     if (pod.heldSince >= 0) {
       this.held--
       if (pod.kind === 'deleting') this.heldLeaving--
@@ -103,6 +116,29 @@ export class Index {
     if (pod.kind !== 'idle') return
     if (!pod.reserved) remove(this.idleByOwner, ownerKey(pod.owner!), pod.pod)
     remove(this.idleBySlot, slotKey(pod.owner!, pod.slot!), pod.pod)
+  }
+
+  ofGeneration(generation: number): GenerationPods {
+    return this.generations.get(generation) ?? NO_PODS
+  }
+
+  private addToGeneration({ pod, kind, generation }: Pod): void {
+    if (kind === 'deleting') return
+    let own = this.generations.get(generation)
+    if (!own) {
+      own = { pods: 0, starting: new Set(), standby: new Set() }
+      this.generations.set(generation, own)
+    }
+    own.pods++
+    if (kind === 'starting' || kind === 'standby') own[kind].add(pod)
+  }
+
+  private removeFromGeneration({ pod, kind, generation }: Pod): void {
+    if (kind === 'deleting') return
+    const own = this.generations.get(generation)!
+    own.pods--
+    if (kind === 'starting' || kind === 'standby') own[kind].delete(pod)
+    if (own.pods === 0) this.generations.delete(generation)
   }
 
   addLease(lease: Lease): void {

@@ -17,6 +17,8 @@ interface PodMemory {
 /** What the invariants about history need to know of the steps before; grows with leases and effects, not with time. */
 export class Memory {
   lastStepAt = 0
+  /** a template did start once; version 1 of the core forgot it with the next one */
+  proven = false
   held = 0
   /** pods after the last step */
   pods = new Map<string, PodMemory>()
@@ -28,6 +30,8 @@ export class Memory {
   readonly holders = new Map<string, string>()
   readonly ended = new Set<string>()
   readonly pinned = new Set<string>()
+  /** generation -> the template of its first pod */
+  readonly templates = new Map<number, string>()
   readonly issued = new Set<string>()
   readonly closed = new Set<string>()
   /** drain effect -> its pod */
@@ -44,10 +48,13 @@ export class Memory {
   }): void {
     const { state, events } = seen
     this.lastStepAt = state.lastStepAt
+    if (state.coreVersion > 1 && state.proven) this.proven = true
     this.learnPods(state)
     this.learnLeases(state)
     for (const effect of seen.effects) {
       this.issued.add(effect.id)
+      if (effect.kind === 'create' && !this.templates.has(effect.order.generation))
+        this.templates.set(effect.order.generation, JSON.stringify(effect.order.profile))
       if (effect.kind === 'drain') this.drains.set(effect.id, effect.pod)
     }
     for (const event of events) {

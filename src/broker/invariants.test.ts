@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { makeWorld, type World } from '../../test/support/broker-world.js'
+import type { PoolSpec } from '../contract/pool.js'
 import type { Effect } from './effect.js'
 import { checkIndex } from './index-check.js'
 import { INVARIANTS, type InvariantId, Monitor } from './invariants.js'
@@ -99,6 +100,10 @@ const HARM: Record<
     podOf(state, 'standby').reserved = true
     return undefined
   },
+  I14: (state) => {
+    state.generation++
+    return undefined
+  },
   I10: (state) => {
     const lease = leaseOf(state, 'waiting')
     const pod = podOf(state, 'standby')
@@ -154,6 +159,42 @@ describe('each invariant fails when it is broken', () => {
     expect(verdict(harm)).toContain('F1')
   })
 
+  it('I14, when standbys of an earlier template are taken before others stand there', () => {
+    const harm = (state: PoolState) => {
+      state.generation++
+      state.rollout = { template: null }
+      Object.assign(podOf(state, 'standby'), { kind: 'deleting' })
+      state.index.byKind.standby.clear()
+      return undefined
+    }
+    expect(verdict(harm)).toContain('I14')
+  })
+
+  it.each([
+    ['is made although the newest template starts', (profile: PoolSpec['profile']) => profile],
+    [
+      'is made of another template than others of its generation',
+      (profile: PoolSpec['profile']) => ({ ...profile, env: { A: '1' } }),
+    ],
+  ])('I14, when a pod of an earlier template %s', (what, change) => {
+    const w = aWorld()
+    const order = w.effectsOf('create').at(-1)!
+    const { generation, profile } = order.order
+    if (what.includes('another')) w.state.breaker.openUntil = w.now
+    else w.state.generation++
+    w.state.rollout = { template: null }
+    w.state.pods.set('new', { ...podOf(w.state, 'standby'), pod: 'new', kind: 'starting' })
+    const create = {
+      ...order,
+      id: 'e999',
+      order: { ...order.order, pod: 'new', generation, profile: change(profile) },
+    }
+    const broken = w.monitor.observe({ events: [], effects: [create], now: w.now, state: w.state })
+    expect(broken.map((v) => v.text).join()).toMatch(
+      what.includes('another') ? /another template/ : /earlier/,
+    )
+  })
+
   it('the index', () => {
     const w = aWorld()
     expect(checkIndex(w.state)).toEqual([])
@@ -167,6 +208,6 @@ describe('each invariant fails when it is broken', () => {
   })
 
   it('and none is missing', () => {
-    expect(Object.keys(INVARIANTS)).toEqual(Array.from({ length: 13 }, (_, i) => `I${i + 1}`))
+    expect(Object.keys(INVARIANTS)).toEqual(Array.from({ length: 14 }, (_, i) => `I${i + 1}`))
   })
 })

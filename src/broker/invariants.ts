@@ -5,7 +5,9 @@ import { checkIndex } from './index-check.js'
 import { Memory } from './invariant-memory.js'
 import { ownerKey, tombstoneKey } from './keys.js'
 import { budgetInForce, budgetShare, ownBudget } from './policy/budget.js'
-import { isStale } from './policy/keep-alive.js'
+import { isSpent } from './policy/keep-alive.js'
+import { standbyTarget } from './policy/replenish.js'
+import { isStopped } from './policy/rollout.js'
 import { podsAllowed } from './policy/shares.js'
 import { type GrantedLease, type Pod, type PoolState, seatOf } from './state.js'
 
@@ -33,6 +35,7 @@ export type InvariantId =
   | 'I11'
   | 'I12'
   | 'I13'
+  | 'I14'
 
 /** Says what is wrong after a step, as sentences. `memory` knows the history up to the step before. */
 export type Invariant = (seen: Seen, memory: Memory) => string[]
@@ -57,6 +60,7 @@ export const INVARIANTS: Record<InvariantId, Invariant> = {
   I11: (_, memory) => memory.takeDoubleStarts(),
   I12: endedStaysEnded,
   I13: pinsHold,
+  I14: rolloutsKeepServing,
 }
 
 /**
@@ -325,7 +329,9 @@ function onlyReadyPodsAreGranted(seen: Seen, memory: Memory): string[] {
     const expected = lease.delivery === 'delivered' ? 'leased' : 'promoting'
     if (pod.kind !== expected) broken.push(`${what}, which is ${pod.kind}`)
     if (bad.has(pod.pod)) broken.push(`${what}, which was seen failed or gone`)
-    if (isStale(state, pod, now) && !late) broken.push(`${what}, which is of another generation or too old`)
+    if (isSpent(state, pod, now) && !late) broken.push(`${what}, which is too old`)
+    if (pod.generation !== state.generation && state.rollout === null)
+      broken.push(`${what}, which is of a generation that is not allowed any more`)
     if (memory.pods.get(pod.pod)?.kind === 'deleting') broken.push(`${what}, which was being deleted`)
     if (memory.pods.get(pod.pod)?.draining && pod.kind !== 'draining' && !answered(seen, pod.pod, memory))
       broken.push(`${what}, which may have drained`)
@@ -353,6 +359,74 @@ function nobodyIsOvertaken(seen: Seen, memory: Memory): string[] {
     }
   }
   return broken
+}
+
+/**
+ * A new template takes no pod that serves before another one stands in its place, and pods of one generation are all made
+ * of one template: the newest, or the last one that worked while the newest does not.
+ */
+function rolloutsKeepServing(seen: Seen, memory: Memory): string[] {
+  const { state, effects } = seen
+  const broken: string[] = []
+  for (const effect of effects) {
+    if (effect.kind !== 'create') continue
+    const { pod, generation, profile } = effect.order
+    const known = memory.templates.get(generation)
+    const given = JSON.stringify(profile)
+    const wanted = state.pods.get(pod)?.kind === 'starting'
+    // One that is given up already was deleted before it was made.
+    if (wanted && known !== undefined && known !== given)
+      broken.push(`pod ${pod} of generation ${generation} is made of another template than others`)
+    if (effect.attempt === 1 && generation !== state.generation && !isStopped(state))
+      broken.push(`pod ${pod} is made of an earlier template although the newest starts`)
+  }
+  if (state.coreVersion === 1) return broken
+  const template = state.rollout?.template
+  if (memory.proven && !state.proven && !template) broken.push('no template is left of which pods did start')
+  const failed = effects.some((e) => e.kind === 'notify' && e.end.problem?.code === 'PodStartFailed')
+  if (failed && template?.breaker.openUntil === null)
+    broken.push(
+      'a request failed because the newest template does not start, and nothing is wrong with the one before',
+    )
+  if (state.mode === 'running') broken.push(...standbysTaken(seen, memory))
+  return broken
+}
+
+function standbysTaken(seen: Seen, memory: Memory): string[] {
+  const { state, now } = seen
+  const broken: string[] = []
+  const earlier = [...state.pods.values()].filter((pod) => pod.generation !== state.generation)
+  if (state.rollout === null && earlier.some((pod) => pod.kind === 'standby' || pod.kind === 'starting'))
+    broken.push('a standby of an earlier template is there, and no rollout')
+  const taken = earlier.filter(
+    (pod) =>
+      pod.kind === 'deleting' &&
+      memory.pods.get(pod.pod)?.kind === 'standby' &&
+      !isSpent(state, pod, now) &&
+      !wasHarmed(seen, pod.pod),
+  )
+  if (taken.length === 0 || mayHaveShed(seen)) return broken
+  const { byKind } = state.index
+  const room = podsAllowed(state)
+  const others = state.pods.size - byKind.standby.size - byKind.starting.size - byKind.deleting.size
+  // Where there is no room for another pod, one makes it.
+  const makesRoom = state.pods.size >= room ? 1 : 0
+  const least = Math.min(standbyTarget(state), Math.max(0, room - others)) - makesRoom
+  if (byKind.standby.size < least)
+    broken.push(
+      `${taken.length} standbys of earlier templates were taken, ${byKind.standby.size} of ${least} are left`,
+    )
+  return broken
+}
+
+/** Whether fewer standbys were wanted in the midst of this step than at its end. */
+function mayHaveShed({ events }: Seen): boolean {
+  const wishes = events.filter(({ kind }) => kind === 'apply' || kind === 'resize')
+  return wishes.length > 1 || events.some(({ kind }) => kind === 'mode' || kind === 'shard')
+}
+
+function wasHarmed({ events }: Seen, pod: string): boolean {
+  return events.some((e) => e.kind === 'observed' && (e.full || e.pods.some((seen) => seen.pod === pod)))
 }
 
 function endedStaysEnded({ state, effects }: Seen, memory: Memory): string[] {

@@ -3,6 +3,7 @@ import { LIMIT, TIMEOUT } from '../contract/limits.js'
 import { endLease } from './leases.js'
 import { movePod, removePod } from './pods.js'
 import { breakerRefusal } from './policy/admission.js'
+import { breakerOf } from './policy/rollout.js'
 import type { Pod } from './state.js'
 import { type Turn, wakeAt } from './turn.js'
 
@@ -28,9 +29,9 @@ export function losePod(turn: Turn, pod: Pod, reason: string, gone: boolean, sai
 /** A pod that never became Ready: counted by the breaker, which stops creation after a few (F7, F19). */
 export function startFailed(turn: Turn, pod: Pod, reason: string, message: string, gone: boolean): void {
   const { state, now } = turn
-  const { breaker } = state
-  // A pod of an earlier template says nothing about this one.
-  if (pod.generation === state.generation) {
+  // A pod of another template says nothing about this one.
+  const breaker = breakerOf(state, pod.generation)
+  if (breaker) {
     breaker.failures++
     breaker.last = problem('PodStartFailed', `pod ${pod.pod}: ${reason}: ${message}`.slice(0, 1_000), {
       pod: pod.pod,

@@ -200,25 +200,6 @@ describe('a new spec', () => {
     expect(w.state.poison).toMatchObject({ count: 1, last: expect.stringContaining('other') })
   })
 
-  it('rolls idle pods now and leased ones when they are released (F6, F11)', () => {
-    const w = makeWorld({ spec: { standby: 1 } })
-    const [held, idle] = leases(w, 2)
-    w.release(idle!)
-    w.advance(100)
-    const [standby] = w.pods('standby')
-    const profile = { ...w.state.spec.profile, env: { NEW: '1' } }
-    w.send({ kind: 'apply', spec: { ...w.state.spec, profile } })
-    w.advance(3 * SECOND)
-    expect(w.state.generation).toBe(2)
-    expect(w.backend.pods.has(w.granted(idle!).pod)).toBe(false)
-    expect(w.backend.pods.has(standby!)).toBe(false)
-    expect(w.backend.pods.get(w.pods('standby')[0]!)?.order).toMatchObject({ generation: 2, profile })
-    expect(w.job(held!, SECOND)).toBe('started')
-    w.release(held!)
-    w.advance(SECOND)
-    expect(w.backend.pods.has(w.granted(held!).pod)).toBe(false)
-  })
-
   it('that changes only numbers rolls nothing', () => {
     const w = makeWorld({ spec: { standby: 1 } })
     w.advance(3 * SECOND)

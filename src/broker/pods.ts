@@ -1,5 +1,7 @@
 import { TIMEOUT } from '../contract/limits.js'
-import type { Pod } from './state.js'
+import { isStale } from './policy/keep-alive.js'
+import { breakerOf } from './policy/rollout.js'
+import type { Pod, Template } from './state.js'
 import { type PodEvent, TRANSITIONS } from './transitions.js'
 import { assert, issue, type Turn, wakeAt } from './turn.js'
 
@@ -10,14 +12,17 @@ const START_MARGIN_MS = 10_000
  * Orders a new pod; its name is deterministic, so that a repeated create makes one pod. It has no dot, also in a shard whose
  * name has one: names of pods become host names.
  */
-export function createPod(turn: Turn): void {
+export function createPod(
+  turn: Turn,
+  { generation, profile }: Pick<Template, 'generation' | 'profile'>,
+): void {
   const { state, now } = turn
   const { spec } = state
   const name = `${spec.name.replace('.', '-')}-${state.uid}-${state.nextPod++}`
   const pod: Pod = {
     pod: name,
     kind: 'starting',
-    generation: state.generation,
+    generation,
     createdAt: now,
     since: now,
     epoch: 0,
@@ -42,8 +47,8 @@ export function createPod(turn: Turn): void {
   const order = {
     pod: name,
     pool: spec.name,
-    generation: state.generation,
-    profile: spec.profile,
+    generation,
+    profile,
     lifetimeMs: spec.podLifetimeMs,
     startTimeoutMs: spec.podStartMs,
   }
@@ -97,7 +102,7 @@ export function acknowledge(turn: Turn, pod: Pod): void {
 export function unreserve(turn: Turn, pod: Pod): void {
   const { state, now } = turn
   const leftMs = state.spec.keepAliveMs - TIMEOUT.pinGraceMs
-  if (leftMs <= 0) {
+  if (leftMs <= 0 || isStale(state, pod, now)) {
     removePod(turn, pod)
     return
   }
@@ -119,12 +124,27 @@ export function podReady(turn: Turn, pod: Pod, address: string, incarnation: str
   const { state, now } = turn
   movePod(turn, pod, 'ready', { address, incarnation })
   delete pod.note
-  if (pod.generation === state.generation) {
-    state.breaker.failures = 0
-    state.breaker.openUntil = null
-    state.breaker.backoffMs = 0
-  }
+  const newest = pod.generation === state.generation
+  const breaker = breakerOf(state, pod.generation)
+  const news = newest && (!state.proven || breaker?.openUntil != null)
+  if (breaker) Object.assign(breaker, { failures: 0, openUntil: null, backoffMs: 0 })
+  if (newest) state.proven = true
+  if (news) hastenIdle(turn)
   wakeAt(turn, now + state.spec.keepAliveMs, 'keepAlive', pod.pod)
   // It took longer to start than it may live.
   if (now >= pod.oldAt) wakeAt(turn, now, 'lifetime', pod.pod)
+}
+
+/**
+ * Pods of this template start: warm pods of earlier ones are their callers' for a last minute. All at once would send all of
+ * these callers to the stock in the same moment; a keep-alive of hours would leave the earlier template in use for hours.
+ */
+export function hastenIdle(turn: Turn): void {
+  const { state, now } = turn
+  if (state.rollout === null) return
+  const last = now + TIMEOUT.rollIdleMs
+  for (const name of state.index.byKind.idle) {
+    const pod = state.pods.get(name)!
+    if (pod.generation !== state.generation && pod.keepAliveAt > last) setKeepAlive(turn, pod, last)
+  }
 }

@@ -273,6 +273,40 @@ describe('shrinking', () => {
   })
 })
 
+describe('a new template', () => {
+  const apply = (pool: Sharded, env: Record<string, string>) =>
+    pool.apply({ profile: { ...pool.head.state.spec.profile, env } })
+  const rollouts = (pool: Sharded) => pool.worlds.map(({ state, now }) => statusOf(state, now).rollout)
+  const standbys = (pool: Sharded) => pool.worlds.map((world) => world.pods('standby'))
+
+  it('rolls in each shard by itself, with a surge of its own', () => {
+    const pool = new Sharded({ budget: 8, standby: 8, maxPods: 24, shards: 2 })
+    pool.advance(5 * SECOND)
+    const before = standbys(pool)
+    apply(pool, { NEW: '1' })
+    pool.advance(800)
+    expect(pool.worlds.map((world) => world.pods('starting').length)).toEqual([1, 1])
+    pool.advance(10 * SECOND)
+    expect(standbys(pool).map((pods) => pods.length)).toEqual([4, 4])
+    expect(standbys(pool).flat()).not.toEqual(expect.arrayContaining([before[0]![0], before[1]![0]]))
+    expect(rollouts(pool)).toEqual([undefined, undefined])
+  })
+
+  it('that is broken stops in each shard, and going back restarts no pod in any of them', () => {
+    const pool = new Sharded({ budget: 8, standby: 4, maxPods: 24, shards: 2 })
+    pool.advance(5 * SECOND)
+    const before = standbys(pool)
+    apply(pool, { BROKEN: 'PrepareFailed' })
+    pool.advance(8 * SECOND)
+    for (const rollout of rollouts(pool)) expect(rollout?.stopped?.code).toBe('PodStartFailed')
+    expect(standbys(pool)).toEqual(before)
+    apply(pool, {})
+    pool.advance(2 * SECOND)
+    expect(rollouts(pool)).toEqual([undefined, undefined])
+    expect(standbys(pool)).toEqual(before)
+  })
+})
+
 it('a deleted pool ends when all its shards have ended', () => {
   const pool = new Sharded({ budget: 4, standby: 2, shards: 3 })
   const asked = callers(6).map((caller) => pool.request(caller))

@@ -43,7 +43,7 @@ export function effectBytes(effect: Effect): number {
 }
 
 /** UTF-8 of a text that is JSON already. */
-function jsonBytes(json: string): number {
+export function jsonBytes(json: string): number {
   let bytes = json.length
   for (let i = 0; i < json.length; i++) if (json.charCodeAt(i) >= 0x80) bytes += 2
   return bytes

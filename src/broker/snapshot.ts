@@ -12,8 +12,10 @@ import {
   type Counters,
   type Lease,
   type Mode,
+  OLDEST_CORE_VERSION,
   type Pod,
   type PoolState,
+  type Rollout,
   type ShardPlace,
   type ShardRecord,
 } from './state.js'
@@ -82,6 +84,10 @@ export interface Snapshot {
   uid: string
   spec: PoolSpec
   generation: number
+  /** these three are not there in states of version 1 that an earlier release wrote */
+  generations?: number
+  proven?: boolean
+  rollout?: Rollout | null
   mode: Mode
   operator: PoolState['operator']
   fleet: PoolState['fleet']
@@ -116,6 +122,9 @@ export function snapshot(state: PoolState): Snapshot {
     uid: state.uid,
     spec: state.spec,
     generation: state.generation,
+    generations: state.generations,
+    proven: state.proven,
+    ...(state.rollout ? { rollout: state.rollout } : {}),
     mode: state.mode,
     operator: state.operator,
     fleet: state.fleet,
@@ -137,22 +146,30 @@ export function snapshot(state: PoolState): Snapshot {
 
 /**
  * The state of a snapshot, with its index rebuilt.
+ * @param coreVersion to go on under, the snapshot's or a newer one
  * @returns the state, and the effects that were in flight: the driver carries them out again under their ids
  * @throws when the snapshot is of a core this code does not have
  */
-export function restore(saved: Snapshot): { state: PoolState; effects: Effect[] } {
-  if (saved.coreVersion !== CORE_VERSION) {
+export function restore(
+  saved: Snapshot,
+  coreVersion = saved.coreVersion,
+): { state: PoolState; effects: Effect[] } {
+  if (!(saved.coreVersion >= OLDEST_CORE_VERSION && saved.coreVersion <= CORE_VERSION)) {
     throw new Error(
-      `Firepool broker has no core of version ${saved.coreVersion}, only ${CORE_VERSION}; start a worker of the release that wrote this pool's state`,
+      `Firepool broker has no core of version ${saved.coreVersion}, only ${OLDEST_CORE_VERSION} to ${CORE_VERSION}; start a worker of the release that wrote this pool's state`,
     )
   }
   const from: Snapshot = copyOf(saved)
   const state: PoolState = {
-    coreVersion: from.coreVersion,
+    coreVersion,
     uid: from.uid,
     // An earlier release knew no shards.
     spec: { ...from.spec, shards: from.spec.shards ?? 1 },
     generation: from.generation,
+    generations: from.generations ?? from.generation,
+    // Not known of an earlier release's: its template is worth keeping until another one has proven itself.
+    proven: from.proven ?? true,
+    rollout: from.rollout ?? null,
     mode: from.mode,
     operator: from.operator,
     fleet: from.fleet,
@@ -168,8 +185,9 @@ export function restore(saved: Snapshot): { state: PoolState; effects: Effect[] 
     leases: new Map(from.leases.map((row) => [row[0], leaseOf(row)])),
     tombstones: new Map(from.tombstones),
     earlyTokens: new Map(from.earlyTokens.map(([id, token, expiresAt]) => [id, { token, expiresAt }])),
-    // An order of an earlier template is given up already, so the present profile does no harm there.
-    effects: new Map(from.effects.map((effect) => [effect.id, withProfile(effect, from.spec.profile)])),
+    effects: new Map(
+      from.effects.map((effect) => [effect.id, withProfile(effect, profileFor(effect, from))]),
+    ),
     breaker: from.breaker,
     counters: from.counters,
     poison: from.poison,
@@ -224,7 +242,8 @@ export function rebuildIndex(state: PoolState, places: Map<string, number>): voi
   for (const { at } of state.shards.values()) plan(at, 'pool', 'shards')
   if (state.describeAt > 0) plan(state.describeAt, 'pool', 'describe')
   if (state.fleet) plan(state.fleet.expiresAt, 'pool', 'fleet')
-  if (state.breaker.openUntil !== null) plan(state.breaker.openUntil, 'pool', 'breaker')
+  for (const breaker of [state.breaker, state.rollout?.template?.breaker])
+    if (breaker?.openUntil != null) plan(breaker.openUntil, 'pool', 'breaker')
   if (state.shrinkAt > 0) plan(state.shrinkAt, 'pool', 'shrink')
   plan(state.lastStepAt + TIMEOUT.effectRetryMs, 'pool', 'restored')
 }
@@ -237,6 +256,13 @@ function placeOf(lease: Lease, claims: Map<string, number>): number {
 function numberInto(places: Map<string, number>, ordered: Set<string>): void {
   let place = 0
   for (const id of ordered) places.set(id, ++place)
+}
+
+/** An order of a template that is forgotten is given up already, so the present profile does no harm there. */
+function profileFor(effect: SavedEffect, { spec, rollout }: Snapshot): PoolSpec['profile'] {
+  const template = rollout?.template
+  const isEarlier = effect.kind === 'create' && effect.order.generation === template?.generation
+  return isEarlier ? template!.profile : spec.profile
 }
 
 function withProfile(effect: SavedEffect, profile: PoolSpec['profile'] | null): SavedEffect {

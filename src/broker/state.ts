@@ -1,12 +1,17 @@
 import type { Problem } from '../contract/errors.js'
 import type { HitClass, LeaseEndReason, LeaseRequest } from '../contract/lease.js'
-import type { PoolSpec, ShardCap, ShardReport } from '../contract/pool.js'
+import type { PoolSpec, Profile, ShardCap, ShardReport } from '../contract/pool.js'
 import type { Effect, Owner } from './effect.js'
 import { Index } from './index-of-state.js'
 import type { PodKind } from './transitions.js'
 
-/** Version of `step`'s behaviour. A run keeps its version and moves on only at continue-as-new. */
-export const CORE_VERSION = 1
+/**
+ * Version of `step`'s behaviour. A run keeps its version and moves on only at continue-as-new. Version 2 rolls a new template
+ * step by step; version 1 deleted all unused pods of the earlier one at once.
+ */
+export const CORE_VERSION = 2
+/** The oldest version that this code still has: runs of the release before go on under it. */
+export const OLDEST_CORE_VERSION = 1
 
 /**
  * A SEAT is one physical GPU (or slice); the seats of one node form a SEAT SET. For now each pod that belongs to
@@ -92,6 +97,24 @@ export interface Breaker {
   last: Problem | null
 }
 
+/** What pods of one generation are made of, and how their starts go. */
+export interface Template {
+  generation: number
+  profile: Profile
+  breaker: Breaker
+  /** of the profile in a snapshot */
+  bytes: number
+}
+
+/** A change of template under way: pods of earlier generations serve until those of the newest have taken their places. */
+export interface Rollout {
+  /**
+   * the last template whose pods did start: more of them are made while pods of the newest do not start, so that a broken
+   * template cannot starve a pool. At most one is kept, because a profile may be as large as a spec. Null: there is none
+   */
+  template: Template | null
+}
+
 export interface Counters {
   grants: Record<HitClass, number>
   ends: Record<LeaseEndReason, number>
@@ -137,7 +160,14 @@ export interface PoolState {
   /** distinguishes the pods of this life of the pool from those of an earlier one */
   uid: string
   spec: PoolSpec
+  /** of the spec's profile; going back to the template before makes its generation the newest again */
   generation: number
+  /** numbers of generations given so far: none is given twice */
+  generations: number
+  /** a pod of this generation was Ready */
+  proven: boolean
+  /** null in version 1, and when every pod is of the newest generation */
+  rollout: Rollout | null
   mode: Mode
   operator: { budget: number | null; standby: number | null }
   fleet: { budget: number; expiresAt: number } | null
@@ -170,13 +200,25 @@ export interface PoolState {
   index: Index
 }
 
+export function closedBreaker(): Breaker {
+  return { failures: 0, openUntil: null, backoffMs: 0, last: null }
+}
+
 /** A new pool without pods. `uid`: 6-12 characters [a-z0-9], from the driver: the core has no randomness. */
-export function createState(spec: PoolSpec, uid: string, now: number): PoolState {
+export function createState(
+  spec: PoolSpec,
+  uid: string,
+  now: number,
+  coreVersion: number = CORE_VERSION,
+): PoolState {
   return {
-    coreVersion: CORE_VERSION,
+    coreVersion,
     uid,
     spec,
     generation: 1,
+    generations: 1,
+    proven: false,
+    rollout: null,
     mode: 'running',
     operator: { budget: null, standby: null },
     fleet: null,
@@ -193,7 +235,7 @@ export function createState(spec: PoolSpec, uid: string, now: number): PoolState
     tombstones: new Map(),
     earlyTokens: new Map(),
     effects: new Map(),
-    breaker: { failures: 0, openUntil: null, backoffMs: 0, last: null },
+    breaker: closedBreaker(),
     counters: {
       grants: { warm: 0, standby: 0, cold: 0 },
       ends: { released: 0, recalled: 0, expired: 0, podLost: 0, superseded: 0, failed: 0 },

@@ -7,6 +7,7 @@ import type {
   PodRow,
   PoolStatus,
   QueueRow,
+  RolloutStatus,
   Routes,
   ShardsStatus,
 } from '../contract/pool.js'
@@ -15,6 +16,7 @@ import { waitReason } from './policy/admission.js'
 import { budgetInForce, wholeBudget } from './policy/budget.js'
 import { pinOf } from './policy/keep-alive.js'
 import { standbyOfWhole, standbyTarget } from './policy/replenish.js'
+import { earlierPods, isStopped } from './policy/rollout.js'
 import { ownShare, shardCount } from './policy/shares.js'
 import { startNotes } from './starting.js'
 import type { Lease, PoolState } from './state.js'
@@ -31,6 +33,7 @@ export function statusOf(state: PoolState, now: number): PoolStatus {
   ) as Record<PodKind, number>
   const waiting = [...state.leases.values()].filter((lease) => lease.kind === 'waiting')
   const notes = startNotes(state)
+  const rollout = rolloutOf(state)
   let heldPodMs = state.counters.heldPodMs
   for (const pod of state.pods.values()) if (pod.heldSince >= 0) heldPodMs += now - pod.heldSince
   return {
@@ -63,6 +66,7 @@ export function statusOf(state: PoolState, now: number): PoolStatus {
       retryAtMs: state.breaker.openUntil,
       last: state.breaker.last,
     },
+    ...(rollout ? { rollout } : {}),
     ...(notes.length > 0 ? { starting: notes } : {}),
     grants: { ...state.counters.grants },
     ends: { ...state.counters.ends },
@@ -73,6 +77,21 @@ export function statusOf(state: PoolState, now: number): PoolStatus {
     effectsInFlight: state.effects.size,
     leased: grantedRows(state),
     ...(state.spec.shards > 1 || state.shards.size > 0 ? { shards: shardsOf(state, now) } : {}),
+  }
+}
+
+function rolloutOf(state: PoolState): RolloutStatus | null {
+  const { rollout, generation, index, proven, breaker } = state
+  if (rollout === null) return null
+  const others = [...index.generations.keys()].filter((of) => of !== generation)
+  const own = index.ofGeneration(generation)
+  return {
+    from: rollout.template?.generation ?? Math.max(...others),
+    to: generation,
+    oldPods: earlierPods(state),
+    newReady: own.pods - own.starting.size,
+    proven,
+    ...(isStopped(state) && breaker.last ? { stopped: breaker.last } : {}),
   }
 }
 

@@ -18,11 +18,12 @@ import {
 } from './leases.js'
 import { startFailed } from './losses.js'
 import { observed } from './observe.js'
-import { createPod, drainPod, removePod, setKeepAlive, unreserve } from './pods.js'
+import { drainPod, removePod, setKeepAlive, unreserve } from './pods.js'
 import { budgetInForce, budgetShare, ownBudget } from './policy/budget.js'
 import { pinOf, STALE_ASK_MS } from './policy/keep-alive.js'
-import { leaseForIdle, standbyPod, warmPodFor } from './policy/placement.js'
+import { leaseForIdle, oldestStandby, standbyPod, warmPodFor } from './policy/placement.js'
 import { replenish } from './policy/replenish.js'
+import { changeTemplate, createPods, roll } from './rollout.js'
 import { retryEffect, settle } from './settle.js'
 import { isNews, leave, tellShards } from './shards.js'
 import type { GrantedLease, Pod, PoolState } from './state.js'
@@ -182,19 +183,13 @@ function takeOrder(turn: Turn, order: ShardOrder): void {
   if (leaving && !left) leave(turn)
 }
 
-/** A new spec. Only a new profile makes a new generation: its pods roll, idle ones now, leased ones when released (F11). */
+/** A new spec. Only a new profile makes a new generation (F11). */
 function applySpec(turn: Turn, spec: PoolState['spec']): void {
   const { state } = turn
   if (state.mode === 'deleting') return
-  const template = JSON.stringify(spec.profile) !== JSON.stringify(state.spec.profile)
+  const before = state.spec.profile
   state.spec = spec
-  if (template) {
-    state.generation++
-    state.breaker = { failures: 0, openUntil: null, backoffMs: 0, last: null }
-    for (const kind of ['starting', 'standby', 'idle'] as const) {
-      for (const name of [...state.index.byKind[kind]]) removePod(turn, state.pods.get(name)!)
-    }
-  }
+  if (JSON.stringify(spec.profile) !== JSON.stringify(before)) changeTemplate(turn, before)
   // A shorter keep-alive holds for standbys that are there: wake up for them.
   for (const name of state.index.byKind.standby)
     wakeAt(turn, state.pods.get(name)!.since + spec.keepAliveMs, 'keepAlive', name)
@@ -351,9 +346,8 @@ function serveQueue(turn: Turn): void {
 }
 
 function shape(turn: Turn): void {
-  const { state, now } = turn
-  const { create } = replenish(state, now)
-  for (let i = 0; i < create; i++) createPod(turn)
+  roll(turn)
+  createPods(turn)
   retire(turn)
   shrink(turn)
 }
@@ -363,7 +357,7 @@ function retire(turn: Turn): void {
   const { state, now } = turn
   const waits = state.mode === 'running' || state.mode === 'paused' ? state.spec.keepAliveMs : 0
   for (let { excess } = replenish(state, now); excess > 0; excess--) {
-    const oldest = standbyPod(state)!
+    const oldest = oldestStandby(state)!
     if (oldest.since + waits > now) return
     removePod(turn, oldest)
   }

@@ -6,6 +6,7 @@ import {
   type PoolSpec,
   type PoolStatus,
   type QueueRow,
+  type RolloutStatus,
 } from '../contract/index.js'
 import { type Column, renderFacts, renderTable } from './table.js'
 import { paint } from './terminal.js'
@@ -33,6 +34,7 @@ function number(read: (status: PoolStatus) => number): (entry: PoolEntry) => str
 }
 
 function stateOf(status: PoolStatus): string {
+  if (status.rollout?.stopped) return `${status.mode}, rollout stopped`
   return status.breaker.open ? `${status.mode}, starts fail` : status.mode
 }
 
@@ -82,6 +84,7 @@ function factsOf(spec: PoolSpec, status: PoolStatus, now: number): [string, stri
       `${breaker.failures} in a row${again}: ${breaker.last?.message ?? 'no reason known'}`,
     ])
   }
+  if (status.rollout) facts.push(['rollout', rolloutLine(status.rollout)])
   for (const { reason, message, pods } of status.starting ?? [])
     facts.push(['starts wait', `${counted(pods, 'pod')}, ${reason}: ${message}`])
   if (poison.count > 0)
@@ -90,6 +93,13 @@ function factsOf(spec: PoolSpec, status: PoolStatus, now: number): [string, stri
     facts.push(['leaked', `${counted(status.leaked, 'lease')} ended because the holder had gone`])
   if (status.searchAttributes !== undefined) facts.push(['not searchable', status.searchAttributes])
   return facts
+}
+
+function rolloutLine({ from, to, oldPods, newReady, proven, stopped }: RolloutStatus): string {
+  const there = `generation ${from} to ${to}: ${newReady} ready of ${to}, ${counted(oldPods, 'earlier pod')} left`
+  if (stopped)
+    return `${there}; stopped, ${from} serves on: mend the profile and apply it, or apply the one before`
+  return proven ? there : `${there}; none goes before a pod of ${to} is ready`
 }
 
 /** A line for each shard; none for a pool that is whole. */
@@ -160,6 +170,7 @@ function PODS(now: number): readonly Column<PodRow>[] {
     { title: 'caller', cell: (row) => row.caller ?? '-' },
     { title: 'slot', cell: (row) => row.slot ?? '-' },
     { title: 'epoch', cell: (row) => String(row.epoch), align: 'right' },
+    { title: 'gen', cell: (row) => String(row.generation), align: 'right' },
     { title: 'address', cell: (row) => row.address ?? '-' },
   ]
 }

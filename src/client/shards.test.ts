@@ -1,8 +1,10 @@
 import { type Client, ServiceError } from '@temporalio/client'
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
+import { makeWorld } from '../../test/support/broker-world.js'
+import { statusOf } from '../broker/index.js'
 import type { Page } from '../contract/index.js'
-import { askShards, pageOfAll } from './shards.js'
+import { askShards, pageOfAll, wholeStatus } from './shards.js'
 
 it('pages over all shards as over one list: every row once, in the order of the shards', async () => {
   const lists = fc.array(fc.array(fc.nat(), { maxLength: 7 }), { minLength: 1, maxLength: 5 })
@@ -55,4 +57,34 @@ it('a shard whose workflow task fails is named, not its head', async () => {
     why: 'workflow pool/cpu.2 answers nobody, because its workflow task fails',
     remedy: expect.stringMatching(/terminate, then apply the pool again/),
   })
+})
+
+it('adds up the rollouts of all shards, and says why one of them has stopped', () => {
+  const shard = (env: Record<string, string>) => {
+    const world = makeWorld({ spec: { standby: 1 } })
+    world.advance(3_000)
+    const { spec } = world.state
+    world.send({ kind: 'apply', spec: { ...spec, profile: { ...spec.profile, env } } })
+    world.advance(6_000)
+    return statusOf(world.state, world.now)
+  }
+  const done = shard({ NEW: '1' })
+  const stopped = shard({ BROKEN: 'PrepareFailed' })
+  const head = (status: typeof done) => ({
+    ...status,
+    shards: { routes: 2, all: 2, wanted: 2, budget: 4, standby: 2, queueLimit: 9 },
+  })
+  expect(done.rollout).toBeUndefined()
+  const one = wholeStatus(head(done), [{ name: 'p.1', shard: 1, answer: stopped }])
+  expect(one.rollout).toEqual(stopped.rollout)
+  const both = wholeStatus(head(stopped), [{ name: 'p.1', shard: 1, answer: stopped }])
+  expect(both.rollout).toMatchObject({
+    from: 1,
+    to: 2,
+    oldPods: 2,
+    newReady: 0,
+    proven: false,
+    stopped: { code: 'PodStartFailed' },
+  })
+  expect(wholeStatus(head(done), [{ name: 'p.1', shard: 1, answer: done }])).not.toHaveProperty('rollout')
 })

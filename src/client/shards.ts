@@ -5,6 +5,7 @@ import {
   type PageRequest,
   type PoolStatus,
   poolWorkflowId,
+  type RolloutStatus,
   type ShardRow,
   shardName,
 } from '../contract/index.js'
@@ -84,9 +85,12 @@ export function wholeStatus(
     >
   // What fails in one shard fails in all of them, for the same reason.
   const worst = statuses.reduce((a, b) => (b.breaker.failures > a.breaker.failures ? b : a))
+  const rollout = wholeRollout(statuses.flatMap((s) => s.rollout ?? []))
   const poisoned = statuses.find(({ poison }) => poison.count > 0) ?? head
+  const { rollout: _, ...rest } = head
   return {
-    ...head,
+    ...rest,
+    ...(rollout ? { rollout } : {}),
     budget: { ...head.budget, inForce: head.shards.budget, held: sum((s) => s.budget.held) },
     standby: { target: head.shards.standby, ready: sum((s) => s.standby.ready) },
     pods: summed(head.pods, (s) => s.pods),
@@ -107,6 +111,22 @@ export function wholeStatus(
     effectsInFlight: sum((s) => s.effectsInFlight),
     leased: statuses.flatMap((s) => s.leased),
     shards: { ...head.shards, rows: all.map(({ name, shard, answer }) => rowOf(name, shard, answer)) },
+  }
+}
+
+/** Each shard rolls by itself, and numbers its generations itself. */
+function wholeRollout(all: readonly RolloutStatus[]): RolloutStatus | null {
+  const [first] = all
+  if (!first) return null
+  const sum = (read: (rollout: RolloutStatus) => number) => all.reduce((total, each) => total + read(each), 0)
+  const stopped = all.find((each) => each.stopped)?.stopped
+  return {
+    from: first.from,
+    to: first.to,
+    oldPods: sum(({ oldPods }) => oldPods),
+    newReady: sum(({ newReady }) => newReady),
+    proven: all.every(({ proven }) => proven),
+    ...(stopped ? { stopped } : {}),
   }
 }
 

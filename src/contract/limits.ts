@@ -63,6 +63,11 @@ export const TIMEOUT = {
   /** the breaker's first pause after repeated start failures; doubles up to breakerMaxMs */
   breakerMs: 5 * SECOND,
   breakerMaxMs: 5 * MINUTE,
+  /**
+   * once a new template has proven itself, a warm pod of an earlier one is its caller's for so long at most: the default
+   * keep-alive, since one of hours would keep the earlier template in use for hours
+   */
+  rollIdleMs: 60 * SECOND,
   /** a failed effect is tried again after this */
   effectRetryMs: 1 * SECOND,
   /** a drain that found the pod unreachable is asked again after this */
@@ -118,6 +123,11 @@ export const LIMIT = {
   breakerFailures: 3,
   /** pods starting at once in one pool: a surge bound for the backend */
   starting: 100,
+  /**
+   * of the standby target, rounded up: pods of a new template that start beside those that serve, in each pool entity. A quarter
+   * replaces the stock within four starts one after the other, for a quarter more pods meanwhile
+   */
+  surgePercent: 25,
   tombstones: 20_000,
   /** continue-as-new input: 2.3 MB TERMINATES a workflow */
   stateBytes: 1_500_000,

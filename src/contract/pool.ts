@@ -106,6 +106,7 @@ export interface PoolStatus {
   v: 1
   pool: string
   coreVersion: number
+  /** of the pool's present template; one goes back to the number before when the template before comes again */
   generation: number
   mode: 'running' | 'paused' | 'draining' | 'deleting'
   budget: {
@@ -122,6 +123,8 @@ export interface PoolStatus {
   leases: number
   queue: { capacity: number; slotBusy: number; limit: number; oldestWaitMs: number }
   breaker: { open: boolean; failures: number; retryAtMs: number | null; last: Problem | null }
+  /** absent when all pods are of the newest generation */
+  rollout?: RolloutStatus
   /** what starting pods wait for, by reason, when that is more than time; absent when nothing is known */
   starting?: { reason: string; message: string; pods: number }[]
   grants: Record<'warm' | 'standby' | 'cold', number>
@@ -139,6 +142,21 @@ export interface PoolStatus {
   leased: { leaseId: string; caller: string; slot: string; pod: string; epoch: number; sinceMs: number }[]
   /** of a pool with shards: its numbers above are those of shard 0 in the query's answer, of all of them in the client's */
   shards?: ShardsStatus
+}
+
+/** A change of template under way. */
+export interface RolloutStatus {
+  /** the generation that served before, and serves until pods of `to` have taken its places */
+  from: number
+  to: number
+  /** pods of all earlier generations, but for those on their way out */
+  oldPods: number
+  /** pods of `to` that did start */
+  newReady: number
+  /** a pod of `to` was Ready: earlier pods go, each when another one stands in its place or its lease has ended */
+  proven: boolean
+  /** why pods of `to` do not start: nothing is replaced, and `from` serves on */
+  stopped?: Problem
 }
 
 export interface ShardsStatus extends Routes {

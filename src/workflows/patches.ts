@@ -20,4 +20,9 @@ export const PATCHES: Readonly<Record<string, Patch>> = {
     historyBefore: 'caller-loop',
     historyAfter: 'caller-short',
   },
+  'firepool-rollout': {
+    change: 'a pool begins with version 2 of the core, in which a new template rolls step by step',
+    historyBefore: 'pool-template-before',
+    historyAfter: 'pool-rollout',
+  },
 }

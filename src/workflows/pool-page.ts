@@ -1,7 +1,7 @@
 import { budgetInForce, type PoolState, podsPage, queuePage, routesOf, statusOf } from '../broker/index.js'
 import { formatMs } from '../contract/duration.js'
 import { poolWorkflowId } from '../contract/names.js'
-import type { PodRow, PoolStatus, QueueRow } from '../contract/pool.js'
+import type { PodRow, PoolStatus, QueueRow, RolloutStatus } from '../contract/pool.js'
 import { poolOfShard, shardName } from '../contract/shards.js'
 import { clock, LAST_LINE, plain, table } from './markdown.js'
 
@@ -58,7 +58,7 @@ function shardLine(state: PoolState): string {
 
 /** What an operator should look at first; nothing in a healthy pool. */
 function attention(status: PoolStatus, now: number): string[] {
-  const { mode, breaker, budget, poison, leaked } = status
+  const { mode, breaker, budget, poison, leaked, rollout } = status
   const pool = poolOfShard(status.pool)
   const lines: string[] = []
   if (mode === 'paused')
@@ -69,14 +69,12 @@ function attention(status: PoolStatus, now: number): string[] {
     )
   if (mode === 'deleting') lines.push('**Deleting**: it ends when its last pod is gone.')
   if (breaker.failures > 0) {
-    const what = breaker.open
-      ? `**Pods do not start**: ${breaker.failures} failures in a row. Nothing is created until ${clock(breaker.retryAtMs!, now)}; without a standby, requests fail with PodStartFailed.`
-      : `**Pods failed to start**: ${breaker.failures} in a row so far; the pool goes on trying.`
     const last = breaker.last
       ? ` The last: ${plain(breaker.last.message, REASON_CHARS)}. Mend the profile and apply it again.`
       : ''
-    lines.push(what + last)
+    lines.push(failing(status, now) + last)
   }
+  if (rollout) lines.push(rolling(rollout))
   for (const { reason, message, pods } of status.starting ?? [])
     lines.push(`**Pods wait to start**: ${pods} ${reason}: ${plain(message, REASON_CHARS)}`)
   if (budget.fleetExpiresAtMs !== null && now >= budget.fleetExpiresAtMs)
@@ -88,6 +86,24 @@ function attention(status: PoolStatus, now: number): string[] {
   if (leaked > 0)
     lines.push(`**Leaked leases**: ${leaked} ended by reconcile, because their holder had vanished.`)
   return lines
+}
+
+function failing({ breaker, rollout }: PoolStatus, now: number): string {
+  if (!breaker.open)
+    return `**Pods failed to start**: ${breaker.failures} in a row so far; the pool goes on trying.`
+  const until = `${breaker.failures} failures in a row. Nothing is created until ${clock(breaker.retryAtMs!, now)}`
+  return rollout
+    ? `**Pods of the new template do not start**: ${until}, but for pods of generation ${rollout.from}, which serves on.`
+    : `**Pods do not start**: ${until}; without a standby, requests fail with PodStartFailed.`
+}
+
+/** What becomes of the pods of the template before. */
+function rolling({ from, to, oldPods, newReady, proven, stopped }: RolloutStatus): string {
+  const there = `**New template**: generation ${to} replaces ${from}; ready of ${to}: ${newReady}, earlier pods left: ${oldPods}`
+  if (stopped) return `${there}. They stay: the rollout has stopped.`
+  return proven
+    ? `${there}: a standby goes when another one is ready in its place, a warm pod within a minute, a leased one when its lease ends.`
+    : `${there}. They serve until a pod of ${to} is ready.`
 }
 
 function facts(state: PoolState, status: PoolStatus, now: number): string {
@@ -123,7 +139,7 @@ function podTable(state: PoolState, status: PoolStatus, now: number): string {
   const leaseOf = new Map(status.leased.map((lease) => [lease.pod, lease.leaseId.slice(0, 8)]))
   const lines = rows.map((row) => [
     plain(row.pod, 80),
-    row.state,
+    row.generation === state.generation ? row.state : `${row.state} (generation ${row.generation})`,
     plain(row.caller ?? ''),
     plain(row.slot ?? ''),
     leaseOf.get(row.pod) ?? '',

@@ -5,6 +5,7 @@ import {
   defineQuery,
   defineSignal,
   defineUpdate,
+  patched,
   setCurrentDetails,
   setHandler,
   uuid4,
@@ -12,10 +13,12 @@ import {
 } from '@temporalio/workflow'
 import {
   acquired,
+  CORE_VERSION,
   createState,
   expectShards,
   isFinished,
   nextDeadline,
+  OLDEST_CORE_VERSION,
   type PoolEvent,
   type PoolState,
   podsPage,
@@ -73,6 +76,15 @@ export async function pool(input: PoolInput): Promise<{ v: 1; pool: string; end:
   })
 }
 
+/**
+ * A run keeps the version of the core that it began with; one that begins under this code begins with the newest. What was
+ * carried over by this code says so itself, without an event for it.
+ */
+function coreVersionOf(carried: Snapshot | undefined): number {
+  if (carried?.coreVersion === CORE_VERSION) return CORE_VERSION
+  return patched('firepool-rollout') ? CORE_VERSION : (carried?.coreVersion ?? OLDEST_CORE_VERSION)
+}
+
 class PoolEntity {
   readonly state: PoolState
   private readonly inbox: PoolEvent[] = []
@@ -98,8 +110,9 @@ class PoolEntity {
     const spec = read(isRecord(input) ? input.spec : undefined)
     if (spec.problem) throw failureOf(spec.problem)
     const { carried, lastShard = 0 } = input
-    const restored = carried === undefined ? null : restore(carried as Snapshot)
-    this.state = restored?.state ?? createState(spec.value, uuid4().slice(0, UID_CHARS), Date.now())
+    const version = coreVersionOf(carried as Snapshot | undefined)
+    const restored = carried === undefined ? null : restore(carried as Snapshot, version)
+    this.state = restored?.state ?? createState(spec.value, uuid4().slice(0, UID_CHARS), Date.now(), version)
     this.lanes = new Lanes(
       (lane, effects) => callLane(this.state.spec.name, lane, effects),
       (id, result) => this.inbox.push({ kind: 'result', id, result }),

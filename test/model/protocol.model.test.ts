@@ -4,6 +4,7 @@ import { Callers, type JobRecord, type Plan, Run } from '../support/protocol-cal
 import { Network } from '../support/protocol-network.js'
 import type { JobStart } from '../support/protocol-pod.js'
 import { ModelPool } from '../support/protocol-pool.js'
+import { Random } from '../support/random.js'
 import { Simulation } from '../support/simulation.js'
 
 /**
@@ -59,6 +60,9 @@ class History {
     for (let i = 0; i < callers; i++) this.caller(i)
     for (let i = random.int(0, 3); i > 0; i--) this.sim.at(random.int(0, 60_000), () => this.harmPod())
     for (let i = random.int(0, 3); i > 0; i--) this.sim.at(random.int(0, 60_000), () => this.pool.restart())
+    const templates = new Random(seed)
+    for (let i = templates.int(0, 2); i > 0; i--)
+      this.sim.at(templates.int(0, 60_000), () => this.changeTemplate(templates))
   }
 
   /** A workflow of some caller, and what will happen to its runs. */
@@ -105,6 +109,13 @@ class History {
     this.pool.harm(this.sim.random.pick(pods), this.sim.random.pick(['failed', 'gone', 'restart']))
   }
 
+  /** Goes to another template, back to one before, or to one whose pods do not start. */
+  private changeTemplate(random: Random): void {
+    const { spec } = this.pool.state
+    const env: Record<string, string> = random.pick([{}, { A: '1' }, { BROKEN: 'PrepareFailed' }])
+    this.pool.send({ kind: 'apply', spec: { ...spec, profile: { ...spec.profile, env } } })
+  }
+
   private jobStarted({ pod, jobId, epoch }: JobStart): void {
     const caller = this.callerOf.get(jobId.split('/')[0]!)!
     const other = this.servedOn.get(pod)
@@ -121,7 +132,9 @@ class History {
     this.network.badness = 0
     this.callers.workerDeaths = 0
     // Pods that never stop being replaced would always leave something on its way.
-    this.pool.send({ kind: 'apply', spec: { ...this.pool.state.spec, podLifetimeMs: 43_200_000 } })
+    const { spec } = this.pool.state
+    const profile = { ...spec.profile, env: {} }
+    this.pool.send({ kind: 'apply', spec: { ...spec, profile, podLifetimeMs: 43_200_000 } })
     this.sim.run(45 * MINUTE)
   }
 

@@ -51,6 +51,14 @@ class Pool {
     }
   }
 
+  /** A new template, while every pod is held: it cannot replace one before they are released. */
+  change(): this {
+    const { spec } = this.state
+    this.send({ kind: 'apply', spec: { ...spec, profile: { ...spec.profile, env: { NEW: '1' } } } })
+    this.settle()
+    return this
+  }
+
   send(...events: PoolEvent[]): void {
     this.now += 1
     step(this.state, events, this.now)
@@ -124,6 +132,7 @@ it.each([
   ['pods', (n: number) => new Pool(n, 0)],
   ['waiting requests', (n: number) => new Pool(20, n)],
   ['pods and as many waiting requests', (n: number) => new Pool(n, n)],
+  ['pods of an earlier template', (n: number) => new Pool(n, 0).change()],
 ])('a step costs the same with many %s', (what, make) => {
   const us = compare(make(SMALL), make(LARGE))
   const ratio = us.large / us.small

@@ -1,7 +1,10 @@
 import fc from 'fast-check'
 import type { Effect } from '../../src/broker/effect.js'
-import { snapshot, stateBytes } from '../../src/broker/index.js'
+import { CORE_VERSION, OLDEST_CORE_VERSION, snapshot, stateBytes } from '../../src/broker/index.js'
 import { aSpec, type Handling, World } from './broker-world.js'
+
+/** Templates between which a pool goes back and forth; pods of one of them never start. */
+const TEMPLATES = { first: {}, other: { A: '1' }, third: { A: '2' }, broken: { BROKEN: 'PrepareFailed' } }
 
 /** One thing that happens to a pool in a random history. `n` picks among what there is at that moment. */
 export type Op =
@@ -32,7 +35,7 @@ export type Op =
   | { op: 'mode'; mode: 'running' | 'paused' | 'draining' }
   | {
       op: 'apply'
-      profile: number
+      profile: keyof typeof TEMPLATES
       keepAliveMs: number
       maxPods: number
       queueLimit: number
@@ -50,6 +53,8 @@ export interface History {
   /** how bad the network and the workers are, 0 .. 1 */
   faults: number
   startMs: number
+  /** of the pool's first run: the next ones have the newest */
+  coreVersion: number
   spec: { budget: number; standby: number; maxPods: number; queueLimit: number; keepAliveMs: number }
   ops: Op[]
 }
@@ -130,10 +135,10 @@ const op: fc.Arbitrary<Op> = fc.oneof(
     }),
   },
   {
-    weight: 1,
+    weight: 3,
     arbitrary: fc.record({
       op: fc.constant('apply' as const),
-      profile: small(1),
+      profile: fc.constantFrom(...(Object.keys(TEMPLATES) as (keyof typeof TEMPLATES)[])),
       keepAliveMs: fc.constantFrom(0, 1_000, 60_000),
       maxPods: fc.integer({ min: 1, max: 8 }),
       queueLimit: fc.integer({ min: 1, max: 10 }),
@@ -164,12 +169,13 @@ export const history: fc.Arbitrary<History> = fc.record({
     queueLimit: fc.integer({ min: 1, max: 10 }),
     keepAliveMs: fc.constantFrom(0, 1_000, 60_000),
   }),
+  coreVersion: fc.constantFrom(OLDEST_CORE_VERSION, CORE_VERSION, CORE_VERSION, CORE_VERSION),
   ops: fc.array(op, { maxLength: 60 }),
 })
 
 /** Runs a history; every step is checked by the invariants, and a violation throws. */
 export function play(h: History): World {
-  const world = new World({ spec: h.spec, seed: h.seed })
+  const world = new World({ spec: h.spec, seed: h.seed, coreVersion: h.coreVersion })
   const { random } = world
   world.backend.startMs = () => (random.chance(h.faults / 4) ? Number.NaN : h.startMs * (0.5 + random.next()))
   world.handling = (): Partial<Handling> => {
@@ -250,7 +256,7 @@ function apply(world: World, asked: Requests, o: Op, h: History): void {
     case 'apply': {
       const { op: _, profile, ...change } = o
       const spec = aSpec({ ...h.spec, ...change })
-      spec.profile = { ...spec.profile, env: profile === 0 ? {} : { A: '1' } }
+      spec.profile = { ...spec.profile, env: TEMPLATES[profile] }
       world.send({ kind: 'apply', spec })
       return
     }
@@ -258,7 +264,7 @@ function apply(world: World, asked: Requests, o: Op, h: History): void {
       world.observeAll(o.delayMs)
       return
     case 'restart':
-      world.restart()
+      world.restart(CORE_VERSION)
       return
     case 'fork':
       world.fork()
@@ -343,7 +349,10 @@ export function settleDown(world: World): string[] {
   world.backend.startMs = () => 100
   world.backend.broken = null
   world.send({ kind: 'mode', mode: 'running' }, { kind: 'resize', budget: null, standby: null })
-  world.send({ kind: 'apply', spec: { ...world.state.spec, podLifetimeMs: 43_200_000 } })
+  const { spec } = world.state
+  // A broken template is mended by another one.
+  const profile = 'BROKEN' in spec.profile.env ? { ...spec.profile, env: TEMPLATES.other } : spec.profile
+  world.send({ kind: 'apply', spec: { ...spec, profile, podLifetimeMs: 43_200_000 } })
   for (const effect of world.effects) if (effect.kind === 'deliver') world.release(effect.grant.leaseId)
   for (const leaseId of world.state.leases.keys()) world.release(leaseId)
   for (let i = 0; i < 20; i++) {
@@ -359,6 +368,8 @@ export function settleDown(world: World): string[] {
   for (const pod of state.pods.values())
     if (pod.kind !== 'standby') left.push(`pod ${pod.pod} is ${pod.kind}`)
   const standby = Math.min(state.spec.standby, state.spec.maxPods)
+  // Without a pod to try it on a template stays unproven.
+  if (state.rollout && standby > 0) left.push('a rollout')
   if (state.pods.size !== standby) left.push(`${state.pods.size} pods, the target is ${standby}`)
   for (const pod of world.backend.pods.keys()) if (!state.pods.has(pod)) left.push(`orphan ${pod}`)
   if (state.tombstones.size > 0) left.push(`${state.tombstones.size} tombstones`)

@@ -12,6 +12,7 @@ import {
   step,
 } from '../../src/broker/index.js'
 import { Monitor, type Violation } from '../../src/broker/invariants.js'
+import type { PodOrder } from '../../src/contract/backend.js'
 import type { Grant, LeaseEnd, LeaseRequest } from '../../src/contract/lease.js'
 import type { PoolSpec, ShardOrder } from '../../src/contract/pool.js'
 import { Random } from './random.js'
@@ -68,6 +69,8 @@ export interface WorldOptions {
   checkIndex?: boolean
   /** throw at the first violation; default true */
   strict?: boolean
+  /** default: the newest */
+  coreVersion?: number
 }
 
 const T0 = 1_900_000_000_000
@@ -106,11 +109,12 @@ export class World {
   private order = 0
   private life = 0
   private readonly options: WorldOptions
+  private readonly templates = new Map<number, string>()
 
   constructor(options: WorldOptions = {}) {
     this.options = options
     this.random = new Random(options.seed ?? 1)
-    this.state = createState(aSpec(options.spec), 'abc123', this.now)
+    this.state = createState(aSpec(options.spec), 'abc123', this.now, options.coreVersion)
     this.monitor = new Monitor(this.state, options.checkIndex ?? true)
     this.at(0, () => this.send({ kind: 'observed', asOfMs: this.now, full: true, pods: this.backend.list() }))
   }
@@ -242,8 +246,10 @@ export class World {
   }
 
   /** Continue-as-new: the pool goes through JSON, and the driver carries out again what was in flight. */
-  restart(): void {
-    const { state, effects } = restore(saved(this.state))
+  restart(coreVersion = this.state.coreVersion): void {
+    // A copy of an earlier version would go on as such.
+    if (coreVersion !== this.state.coreVersion) this.twin = null
+    const { state, effects } = restore(saved(this.state), coreVersion)
     this.state = state
     this.life++
     this.carryOut(effects)
@@ -314,6 +320,7 @@ export class World {
     const { backend } = this
     switch (effect.kind) {
       case 'create':
+        this.checkTemplate(effect.order)
         return backend.create(effect.order, this.now)
       case 'delete':
         return backend.remove(effect.pod)
@@ -341,6 +348,17 @@ export class World {
       case 'shard':
         return this.tellShard(effect.order)
     }
+  }
+
+  /** One generation is made of one template, also after continue-as-new: orders are carried over without it. */
+  private checkTemplate({ pod, generation, profile }: PodOrder): void {
+    // One that is given up is deleted as soon as it is there.
+    if (this.state.pods.get(pod)?.kind !== 'starting') return
+    const given = JSON.stringify(profile)
+    const known = this.templates.get(generation)
+    if (known !== undefined && known !== given)
+      throw new Error(`pod ${pod} of generation ${generation} is made of ${given}, others of ${known}`)
+    this.templates.set(generation, given)
   }
 
   private deliver(effect: Extract<Effect, { kind: 'deliver' }>): EffectResult {

@@ -168,7 +168,7 @@ export class ModelPool {
     this.pods.set(order.pod, pod)
     this.sim.at(this.startMs, () => {
       if (pod.phase !== 'starting') return
-      pod.phase = 'ready'
+      pod.phase = order.profile.env.BROKEN === undefined ? 'ready' : 'failed'
       this.report(pod)
     })
     return { kind: 'created' }

@@ -3,8 +3,9 @@
  * taken the path that its history is there for.
  *
  * Recording replaces what older releases recorded. Once a release is out, keep its files and record beside them: with the
- * argument `shards` only those of pools with shards are recorded, with `together` only that of jobs given at once, beside the
- * others.
+ * argument `shards`, `rollout` or `together` only those of pools with shards, of a change of template, or of jobs given at once, are
+ * recorded, beside the others. pool-template-before cannot be recorded any more: it is a change of template as version 1 of the core
+ * made it.
  */
 import type { History } from '@temporalio/common/lib/proto-utils.js'
 import { createFirepoolClient } from '../../dist/client/index.js'
@@ -22,9 +23,10 @@ const recorded = new Map<string, JsonHistory>()
 const only = process.argv[2]
 const world = await makeWorld({ plugin: true })
 try {
-  if (only !== 'together') await shards()
+  if (only === undefined || only === 'shards') await shards()
+  if (only === undefined || only === 'rollout') await rollout()
+  if (only === undefined || only === 'together') await together()
   if (only === undefined) await whole()
-  if (only !== 'shards') await together()
   writeHistories(recorded, only !== undefined)
   console.error(`recorded: ${[...recorded.keys()].sort().join(', ')}`)
 } finally {
@@ -57,6 +59,30 @@ async function whole(): Promise<void> {
     firstRun,
   )
   await record('pool-carried-and-deleted', pool.handle.workflowId, 'EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED')
+}
+
+/** A broken template, over which the pool continues as new, and a good one. */
+async function rollout(): Promise<void> {
+  const spec = { v: 1, name: 'rolled', budget: 1, standby: 1, keepAliveMs: KEEP_ALIVE_MS }
+  const pool = await world.pool('rolled', spec)
+  const { runId } = await pool.handle.describe()
+  const apply = (command: string) =>
+    pool.handle.signal('firepool.apply', { ...spec, profile: { prepare: ['/bin/sh', '-c', command] } })
+  const jobs = [{ command: 'true' }]
+  const loop = (caller: string) =>
+    world.start<Ran[]>('loop', [{ pool: 'rolled', caller, jobs, release: true }])
+  await apply('exit 3')
+  await pool.until('it has stopped', (s) => s.rollout?.stopped !== undefined)
+  await (await loop('meanwhile')).result()
+  await pool.handle.executeUpdate('firepool.upgrade')
+  await waitUntil('the pool continued as new', async () => (await pool.handle.describe()).runId !== runId)
+  await apply('true')
+  await pool.until('all are of the new one', (s) => s.rollout === undefined && s.standby.ready === 1)
+  await (await loop('afterwards')).result()
+  await pool.handle.executeUpdate('firepool.delete', { args: [{ v: 1, force: true }] })
+  await pool.handle.result()
+  await record('pool-rollout', pool.handle.workflowId, 'firepool-rollout', runId)
+  await record('pool-rolled', pool.handle.workflowId, 'EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED')
 }
 
 /** A pool of two shards that continues as new, loses one while a caller waits there, and is deleted. */

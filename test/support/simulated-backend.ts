@@ -28,8 +28,10 @@ export class SimulatedBackend {
   mostPods = 0
   /** how long a pod starts; NaN: for ever */
   startMs: (order: PodOrder) => number = () => 1_000
-  /** why pods of this template do not start, or null */
+  /** why no pods start, or null */
   broken: string | null = null
+  /** why pods of this template do not start, or null */
+  brokenTemplate: (profile: PodOrder['profile']) => string | null = ({ env }) => env.BROKEN ?? null
 
   create(order: PodOrder, now: number): EffectResult {
     const existing = this.pods.get(order.pod)
@@ -81,8 +83,9 @@ export class SimulatedBackend {
   tick(now: number): void {
     for (const pod of this.pods.values()) {
       if (pod.phase !== 'starting' || !(pod.readyAt <= now)) continue
-      pod.phase = this.broken === null ? 'ready' : 'failed'
-      if (this.broken !== null) pod.reason = this.broken
+      const why = this.broken ?? this.brokenTemplate(pod.order.profile)
+      pod.phase = why === null ? 'ready' : 'failed'
+      if (why !== null) pod.reason = why
       this.changed.add(pod.order.pod)
     }
   }

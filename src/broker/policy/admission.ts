@@ -5,6 +5,7 @@ import { poolOfShard } from '../../contract/shards.js'
 import { startNotes } from '../starting.js'
 import type { Lease, PoolState } from '../state.js'
 import { type BudgetInForce, budgetInForce } from './budget.js'
+import { earlierServes } from './rollout.js'
 import { ownShare, podsAllowed } from './shares.js'
 
 /** A tombstone in a snapshot, and everything that does not grow, but for the spec. */
@@ -12,13 +13,16 @@ const TOMBSTONE_BYTES = 34
 const FIXED_BYTES = 4_000
 /** What a head keeps of another shard. */
 const SHARD_BYTES = 2_000
+/** Of the template before, beside its profile: numbers, and the last failure of a start. */
+const TEMPLATE_BYTES = 2_500
 
 /** Bytes that a snapshot of this state takes beside its spec, from above (see size.ts). O(1). */
 export function stateBytes(state: PoolState): number {
   const { leaseBytes, podBytes, effectBytes, earlyBytes } = state.index
   const tombstones = state.tombstones.size * TOMBSTONE_BYTES
   const shards = state.shards.size * SHARD_BYTES
-  return FIXED_BYTES + leaseBytes + podBytes + effectBytes + earlyBytes + tombstones + shards
+  const earlier = state.rollout?.template ? TEMPLATE_BYTES + state.rollout.template.bytes : 0
+  return FIXED_BYTES + leaseBytes + podBytes + effectBytes + earlyBytes + tombstones + shards + earlier
 }
 
 /** What a pod and its grant on the way add to a state, beside the lease; from above for names that are not extreme. */
@@ -100,10 +104,14 @@ export function refuseAtAdmission(
   return breakerRefusal(state, now)
 }
 
-/** While the breaker is open and no standby is left nothing can be served: fail at once, with the reason (F7). */
+/**
+ * While the breaker is open and no standby is left nothing can be served: fail at once, with the reason (F7). But for a
+ * rollout: pods of the template before are made then.
+ */
 export function breakerRefusal(state: PoolState, now: number): Problem | null {
   const { openUntil, last, failures } = state.breaker
   if (openUntil === null || now >= openUntil || state.index.byKind.standby.size > 0) return null
+  if (earlierServes(state, now)) return null
   const reason = last?.details?.reason ?? 'unknown'
   return problem(
     'PodStartFailed',
@@ -116,7 +124,7 @@ export function breakerRefusal(state: PoolState, now: number): Problem | null {
 export function waitReason(state: PoolState, lease: Lease, now: number): string {
   if (lease.kind === 'waiting' && !lease.claims) return 'SlotBusy'
   if (state.mode !== 'running') return `Pool${state.mode[0]!.toUpperCase()}${state.mode.slice(1)}`
-  if (state.breaker.openUntil !== null) return 'PodStartFailed'
+  if (state.breaker.openUntil !== null && !earlierServes(state, now)) return 'PodStartFailed'
   const { seats } = budgetInForce(state, now)
   return state.index.held >= seats ? 'BudgetExhausted' : 'PodStarting'
 }

@@ -1,5 +1,6 @@
 import { TIMEOUT } from '../../contract/limits.js'
 import type { Pod, PoolState } from '../state.js'
+import { replacesEarlier } from './rollout.js'
 
 /** A pod that should go at its next idle moment is asked this often while it is in use. */
 export const STALE_ASK_MS = 5_000
@@ -23,13 +24,20 @@ export function idleDeadline(state: PoolState, pod: Pod, now: number): number {
 export function firstKeepAliveDeadline(state: PoolState, pod: Pod, now: number): number {
   const pinMs = pinOf(state, pod)
   if (pinMs > 0) return now + pinMs
-  return isStale(state, pod, now) ? now : now + Math.max(FIRST_JOB_MS, state.spec.keepAliveMs)
+  if (!isStale(state, pod, now)) return now + Math.max(FIRST_JOB_MS, state.spec.keepAliveMs)
+  // A warm pod of an earlier template was granted for once more, so it is to be of use.
+  return state.rollout ? now + FIRST_JOB_MS : now
 }
 
 /** A pod that serves its lease but nothing after it: too old, of an earlier template, or of a pool that is emptied. */
 export function isStale(state: PoolState, pod: Pod, now: number): boolean {
-  if (state.mode === 'draining' || state.mode === 'deleting') return true
-  return pod.generation !== state.generation || now >= pod.oldAt
+  if (isSpent(state, pod, now)) return true
+  return pod.generation !== state.generation && (state.rollout === null || replacesEarlier(state))
+}
+
+/** The same for other reasons than its template. */
+export function isSpent(state: PoolState, pod: Pod, now: number): boolean {
+  return state.mode === 'draining' || state.mode === 'deleting' || now >= pod.oldAt
 }
 
 /** When the pool asks a pod of a held lease to drain, given how long it has been idle (the runner's own measure). */

@@ -2,7 +2,7 @@ import type { Owner } from '../effect.js'
 import { ownerKey, slotKey } from '../keys.js'
 import type { Lease, Pod, PoolState } from '../state.js'
 
-function first(set: Set<string> | undefined): string | undefined {
+function first(set: ReadonlySet<string> | undefined): string | undefined {
   return set?.values().next().value
 }
 
@@ -37,8 +37,15 @@ export function hasWarmPod(state: PoolState, owner: Owner, slot: string): boolea
   return idle > (state.index.claimsByOwner.get(key)?.size ?? 0)
 }
 
-/** The standby that has been ready longest. */
+/** The standby for the next request: of the newest template if there is one, and of those the one that has been ready longest. */
 export function standbyPod(state: PoolState): Pod | null {
+  const { index, generation } = state
+  const name = first(index.ofGeneration(generation).standby) ?? first(index.byKind.standby)
+  return name === undefined ? null : state.pods.get(name)!
+}
+
+/** The standby that has been ready longest, of whatever template. */
+export function oldestStandby(state: PoolState): Pod | null {
   const name = first(state.index.byKind.standby)
   return name === undefined ? null : state.pods.get(name)!
 }
