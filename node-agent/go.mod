@@ -1,0 +1,3 @@
+module firepool/node-agent
+
+go 1.25.0
