@@ -11,9 +11,10 @@ const (
 	// QuarantineAfterMs: a seat that is still not measured empty is no longer slow but sick, and callers must
 	// be told so rather than wait on it.
 	QuarantineAfterMs = 10_000
-	// FreshMs: a grant relies on a measurement of this age at most. The agent polls every 20 ms while somebody
-	// waits; ten missed polls mean that it does not know any more.
-	FreshMs = 250
+	// FreshMs: a grant relies on a measurement of this age at most, counted from its beginning. One takes up to some hundred
+	// milliseconds on a node with thousands of processes, and an idle node is measured twice a second; whoever has not answered
+	// for two seconds is not answering. Nobody but a thief can have come on the GPU since, and thieves are found by the next look.
+	FreshMs = 2_000
 	// SelfTestAgainMs: a self-test creates a device context (a fraction of a second of a GPU that nobody has);
 	// a failing one must not keep the device busy.
 	SelfTestAgainMs = 10_000

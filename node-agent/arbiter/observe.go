@@ -267,6 +267,13 @@ func (s *State) selfTested(e SelfTested) {
 	if g == nil {
 		return
 	}
+	if g.Phase != Held {
+		// The test itself was on the device: what was measured meanwhile says nothing about an empty one.
+		g.SinceMs, g.seen = s.NowMs, nil
+		if g.Phase == Free {
+			g.enter(Verifying, s.NowMs)
+		}
+	}
 	if e.Seen {
 		g.SelfTested = true
 		return

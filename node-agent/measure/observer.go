@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 
 	"firepool/node-agent/arbiter"
 )
@@ -30,7 +31,7 @@ const (
 	settledMs = 5_000
 )
 
-// Observer measures a node. It is not safe for concurrent use.
+// Observer measures a node. Only Ignore may be called from another goroutine.
 type Observer struct {
 	ProcRoot string
 	Identify Identify
@@ -44,6 +45,8 @@ type Observer struct {
 	SkipUnreadable bool
 
 	lastFullMs int64
+	ignoring   sync.Mutex
+	ignored    map[int]bool           // the self-test's own processes, and this one
 	pods       map[key]arbiter.PodUID // of processes whose pod was looked up since the last full look
 	suspects   map[key]bool           // strangers that the last full look found on a device
 }
@@ -55,6 +58,25 @@ type key struct {
 }
 
 func keyOf(p arbiter.Process) key { return key{p.Pid, p.StartMs} }
+
+// Ignore a process of the agent's own while it has a device open.
+func (o *Observer) Ignore(pid int, on bool) {
+	o.ignoring.Lock()
+	defer o.ignoring.Unlock()
+	if o.ignored == nil {
+		o.ignored = map[int]bool{}
+	}
+	o.ignored[pid] = on
+	if !on {
+		delete(o.ignored, pid)
+	}
+}
+
+func (o *Observer) ignores(pid int) bool {
+	o.ignoring.Lock()
+	defer o.ignoring.Unlock()
+	return pid == os.Getpid() || o.ignored[pid]
+}
 
 // Observe measures everything. ours says which pods are registered.
 func (o *Observer) Observe(ours func(arbiter.PodUID) bool, devices []arbiter.Device) arbiter.Observed {
@@ -79,7 +101,7 @@ func (o *Observer) Observe(ours func(arbiter.PodUID) bool, devices []arbiter.Dev
 			reading.Openers.Problem = err.Error()
 		}
 		reading.Openers.Processes = openers[device.UUID]
-		reading.Listed = resolve(listed[device.UUID], problems[device.UUID], processes)
+		reading.Listed = o.resolve(listed[device.UUID], problems[device.UUID], processes)
 		used, err := o.Driver.Used(device.UUID)
 		reading.Used.Bytes = used
 		if err != nil {
@@ -100,7 +122,7 @@ func (o *Observer) listed(devices []arbiter.Device) (map[string][]int, map[strin
 
 // resolve makes processes of the driver's pids. One that is no process of the node makes the whole list unknown: it may
 // be counted in another pid namespace.
-func resolve(pids []int, problem error, processes map[int]arbiter.Process) arbiter.ProcessesReading {
+func (o *Observer) resolve(pids []int, problem error, processes map[int]arbiter.Process) arbiter.ProcessesReading {
 	if problem != nil {
 		return arbiter.ProcessesReading{Problem: problem.Error()}
 	}
@@ -110,7 +132,7 @@ func resolve(pids []int, problem error, processes map[int]arbiter.Process) arbit
 		if !found {
 			return arbiter.ProcessesReading{Problem: fmt.Sprintf("the list has pid %d, which is no process of this node", pid)}
 		}
-		if pid != os.Getpid() && !slices.ContainsFunc(reading.Processes, func(q arbiter.Process) bool { return q.Pid == pid }) {
+		if !o.ignores(pid) && !slices.ContainsFunc(reading.Processes, func(q arbiter.Process) bool { return q.Pid == pid }) {
 			reading.Processes = append(reading.Processes, p)
 		}
 	}
@@ -134,7 +156,7 @@ func (o *Observer) scan(ours func(arbiter.PodUID) bool, full bool, listed map[st
 		fresh := false
 		for pid, p := range processes {
 			member := p.Pod != "" && ours(p.Pod)
-			if looked[keyOf(p)] || pid == os.Getpid() || !member && !full && !o.suspects[keyOf(p)] {
+			if looked[keyOf(p)] || o.ignores(pid) || !member && !full && !o.suspects[keyOf(p)] {
 				continue
 			}
 			looked[keyOf(p)] = true

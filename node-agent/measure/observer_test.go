@@ -232,17 +232,17 @@ func TestSelfTest(t *testing.T) {
 	holder := func(script string) *exec.Cmd {
 		return exec.Command("sh", "-c", strings.ReplaceAll(script, "DEVICE", n.driver.File(0)))
 	}
-	if err := SelfTest(n.driver, "GPU-fake-0", holder("exec 3<DEVICE; echo held; exec cat")); err != nil {
+	if err := SelfTest(n.driver, "GPU-fake-0", holder("exec 3<DEVICE; echo held; exec cat"), func(int) {}); err != nil {
 		t.Fatal(err)
 	}
 	if got := n.openers(everybody); len(got) != 0 {
 		t.Fatalf("the self-test left %v", got)
 	}
-	if err := SelfTest(n.driver, "GPU-fake-0", holder("echo no driver >&2; exit 1")); err == nil || !strings.Contains(err.Error(), "no driver") {
+	if err := SelfTest(n.driver, "GPU-fake-0", holder("echo no driver >&2; exit 1"), func(int) {}); err == nil || !strings.Contains(err.Error(), "no driver") {
 		t.Fatal(err)
 	}
 	n.describe(func(gpu *fakenvml.GPU) { gpu.Processes = fakenvml.Processes{Error: "GPU_IS_LOST"} })
-	if err := SelfTest(n.driver, "GPU-fake-0", holder("exec 3<DEVICE; echo held; exec cat")); err == nil {
+	if err := SelfTest(n.driver, "GPU-fake-0", holder("exec 3<DEVICE; echo held; exec cat"), func(int) {}); err == nil {
 		t.Fatal("an error passed for a list")
 	}
 }

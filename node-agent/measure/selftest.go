@@ -20,7 +20,7 @@ const (
 
 // SelfTest starts a process that opens a context on the GPU and looks for it in the driver's list. Nil when it was
 // there: then an empty list means that nobody is. The process has ended when this returns.
-func SelfTest(driver Driver, uuid string, holder *exec.Cmd) error {
+func SelfTest(driver Driver, uuid string, holder *exec.Cmd, started func(pid int)) error {
 	stdin, err := holder.StdinPipe()
 	if err != nil {
 		return err
@@ -34,6 +34,7 @@ func SelfTest(driver Driver, uuid string, holder *exec.Cmd) error {
 	if err := holder.Start(); err != nil {
 		return err
 	}
+	started(holder.Process.Pid)
 	limit := time.AfterFunc(selfTestTimeout, func() { _ = holder.Process.Kill() })
 	end := func() {
 		_ = stdin.Close()

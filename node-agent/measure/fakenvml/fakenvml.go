@@ -9,7 +9,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	"firepool/node-agent/arbiter"
@@ -59,7 +62,14 @@ type Xid struct {
 type Driver struct {
 	Folder string
 	told   map[string]bool
+
+	mutex    sync.Mutex
+	lookedAt time.Time
+	open     map[string][]int
 }
+
+// lookAgain: one measurement asks twice for each device, and gets one look at the node's processes for all of them.
+const lookAgain = 10 * time.Millisecond
 
 // New takes the folder of the description and the device files.
 func New(folder string) *Driver { return &Driver{Folder: folder, told: map[string]bool{}} }
@@ -154,7 +164,7 @@ func (d *Driver) Used(uuid string) (uint64, error) {
 	if gpu.BytesPerOpener == 0 {
 		return gpu.Used.Bytes, nil
 	}
-	openers, err := d.openers(gpu.Minor)
+	openers, err := d.Openers(gpu.Minor)
 	return gpu.Used.Bytes + gpu.BytesPerOpener*uint64(len(openers)), err
 }
 
@@ -167,34 +177,53 @@ func (d *Driver) Pids(uuid string) ([]int, error) {
 	case gpu.Processes.Error != "":
 		return nil, errors.New(gpu.Processes.Error)
 	case gpu.Processes.Openers:
-		return d.openers(gpu.Minor)
+		return d.Openers(gpu.Minor)
 	}
 	return gpu.Processes.Pids, nil
 }
 
-// openers reads the kernel's own view, by the path alone: on purpose not the way in which the agent measures.
-func (d *Driver) openers(minor int) ([]int, error) {
+// Openers reads the kernel's own view, by the path alone: on purpose not the way in which the agent measures.
+func (d *Driver) Openers(minor int) ([]int, error) {
 	folder, err := filepath.EvalSymlinks(d.Folder)
 	if err != nil {
 		return nil, err
 	}
-	want := filepath.Join(folder, "nvidia"+strconv.Itoa(minor))
-	links, err := filepath.Glob("/proc/[0-9]*/fd/*")
-	if err != nil {
-		return nil, err
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	if time.Since(d.lookedAt) > lookAgain {
+		d.open, d.lookedAt = openFiles(folder), time.Now()
 	}
-	var pids []int
-	for _, link := range links {
-		target, err := os.Readlink(link)
-		if err != nil || target != want {
+	return slices.Clone(d.open[filepath.Join(folder, "nvidia"+strconv.Itoa(minor))]), nil
+}
+
+// openFiles maps each file below the folder to the processes that have it open.
+func openFiles(folder string) map[string][]int {
+	found := map[string][]int{}
+	for _, process := range names("/proc") {
+		pid, err := strconv.Atoi(process)
+		if err != nil {
 			continue
 		}
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(link))))
-		if err == nil && (len(pids) == 0 || pids[len(pids)-1] != pid) {
-			pids = append(pids, pid)
+		descriptors := filepath.Join("/proc", process, "fd")
+		for _, descriptor := range names(descriptors) {
+			target, err := os.Readlink(filepath.Join(descriptors, descriptor))
+			if err == nil && strings.HasPrefix(target, folder) && !slices.Contains(found[target], pid) {
+				found[target] = append(found[target], pid)
+			}
 		}
 	}
-	return pids, nil
+	return found
+}
+
+// names in a folder; none of one that cannot be read.
+func names(folder string) []string {
+	open, err := os.Open(folder)
+	if err != nil {
+		return nil
+	}
+	defer open.Close()
+	found, _ := open.Readdirnames(-1)
+	return found
 }
 
 // WaitXid blocks until the description has an XID that was not told yet.
