@@ -225,12 +225,23 @@ func (w *world) join() *pod {
 	return p
 }
 
-func (p *pod) begin() {
+// begin starts the pod's runner, as another user where one is given.
+func (p *pod) begin(as ...*syscall.Credential) {
 	p.w.t.Helper()
-	p.command = exec.Command(os.Args[0])
-	p.command.Env = append(os.Environ(), roleVariable+"=pod", measure.FakeIdentityVariable+"="+p.uid)
+	program := os.Args[0]
+	if len(as) > 0 {
+		program = p.w.readable(program)
+	}
+	p.command = exec.Command(program)
+	p.command.Env = append(os.Environ(), roleVariable+"=pod")
+	if p.w.identity == "fake" {
+		p.command.Env = append(p.command.Env, measure.FakeIdentityVariable+"="+p.uid)
+	}
 	p.command.Stderr = os.Stderr
 	p.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if len(as) > 0 {
+		p.command.SysProcAttr.Credential = as[0]
+	}
 	stdin, err := p.command.StdinPipe()
 	if err != nil {
 		p.w.t.Fatal(err)
@@ -248,6 +259,23 @@ func (p *pod) begin() {
 		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL) // its jobs too: they are of its group
 		_ = command.Wait()
 	})
+}
+
+// readable is a copy of the program that every user can run: go test builds it in a folder of its own user's.
+func (w *world) readable(program string) string {
+	w.t.Helper()
+	copied := filepath.Join(w.folder, "program")
+	if _, err := os.Stat(copied); err == nil {
+		return copied
+	}
+	text, err := os.ReadFile(program)
+	if err == nil {
+		err = os.WriteFile(copied, text, 0o755)
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return copied
 }
 
 type order struct {
