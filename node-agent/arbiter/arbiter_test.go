@@ -296,6 +296,21 @@ func TestAPodWithoutProcessesHoldsNothing(t *testing.T) {
 	}
 }
 
+func TestARequestThatIsAskedAgainKeepsItsTurn(t *testing.T) {
+	b := newBench(t, 1).join("a", "b", "c").ready()
+	epoch := one[Granted](b, b.request("a", 1)).Grant.SeatEpoch
+	b.request("b", 1)
+	b.request("c", 1)
+	none[Refused](b, b.request("b", 1))
+	b.step(Released{ID: "x", Pod: "a", SeatEpoch: epoch})
+	if got := one[Granted](b, b.measure()).Grant.Pod; got != "b" {
+		t.Fatal(got)
+	}
+	if refused := one[Refused](b, b.ask(Requested{ID: "another", Pod: "c", LeaseEpoch: 1, Count: 1})); refused.RequestID != "r-c" || refused.Problem.Code != Superseded {
+		t.Fatalf("%+v", refused)
+	}
+}
+
 func TestPrioritiesAge(t *testing.T) {
 	b := newBench(t, 1).join("low", "high").ready()
 	b.nowMs += FreshMs + 1 // nothing is granted before the next measurement

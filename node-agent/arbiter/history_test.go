@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	histories = flag.Int("histories", 300, "random histories to run")
+	histories = flag.Int("histories", 200, "random histories to run")
 	seedFlag  = flag.Uint64("seed", 0, "run the one history of this seed")
 )
 
@@ -33,7 +33,9 @@ type world struct {
 	nowMs   int64
 	pid     int
 	live    []*truth
-	left    map[string]map[PodUID]uint64 // memory on a GPU that outlived its process, by the pod it was of
+	left    map[string]map[PodUID]uint64 // memory on a GPU that outlived its process, by the pod that it was granted to; "" for rogues
+	leftMs  map[string]int64             // when a rogue did last
+	holder  map[string]PodUID            // to whom it was granted last
 	holds   map[PodUID]*Grant            // what pods believe they hold
 	late    []Observed
 	lastMs  map[string]int64 // when the newest measurement that was delivered was begun
@@ -49,7 +51,7 @@ const worldGPUs = 4
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{t: t, random: rand.New(rand.NewPCG(seed, 1)), nowMs: 5_000_000, pid: 1000,
-		left: map[string]map[PodUID]uint64{}, holds: map[PodUID]*Grant{}, lastMs: map[string]int64{}, unclear: map[string]bool{}}
+		left: map[string]map[PodUID]uint64{}, holder: map[string]PodUID{}, leftMs: map[string]int64{}, holds: map[PodUID]*Grant{}, lastMs: map[string]int64{}, unclear: map[string]bool{}}
 	w.s = New(worldDevices(), 0, w.nowMs, false)
 	for _, pod := range worldPods {
 		w.live = append(w.live, &truth{Process: Process{Pid: w.nextPid(), StartMs: 10, Pod: pod, Name: "runner"}})
@@ -176,8 +178,12 @@ func (w *world) checkGrant(grant Grant) {
 				w.fail("%s was granted to %s, and %+v is on it", uuid, grant.Pod, p)
 			}
 		}
+		// Nobody can know what a rogue left that came and went since the measurement began, and the pod that had it last is not
+		// kept waiting for memory at all.
+		unseen := w.holder[uuid] == grant.Pod || w.leftMs[uuid] >= w.lastMs[uuid]
+		w.holder[uuid] = grant.Pod
 		for pod, bytes := range w.left[uuid] {
-			if pod != grant.Pod && bytes > MemorySlackBytes {
+			if pod != grant.Pod && bytes > MemorySlackBytes && !(pod == "" && unseen) {
 				w.fail("%s was granted to %s with %d bytes of %s in it", uuid, grant.Pod, bytes, pod)
 			}
 		}
@@ -190,7 +196,11 @@ func (w *world) end(p *truth) {
 		if w.left[p.on] == nil {
 			w.left[p.on] = map[PodUID]uint64{}
 		}
-		w.left[p.on][p.Pod] += p.bytes
+		owner := p.Pod
+		if p.granted == 0 {
+			owner, w.leftMs[p.on] = "", w.nowMs
+		}
+		w.left[p.on][owner] += p.bytes
 	}
 }
 

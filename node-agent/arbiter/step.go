@@ -133,11 +133,13 @@ func (s *State) admit(pod *Pod, e Requested) {
 	}
 	seq := s.seq + 1
 	arrivedMs := s.NowMs
-	for _, r := range s.Queue {
-		if r.Pod == e.Pod && r.ID == e.ID && r.LeaseEpoch == e.LeaseEpoch {
+	s.Queue = slices.DeleteFunc(s.Queue, func(r *Request) bool {
+		same := r.Pod == e.Pod && r.ID == e.ID && r.LeaseEpoch == e.LeaseEpoch
+		if same {
 			seq, arrivedMs = r.seq, r.arrivedMs // asked again after a lost connection: it keeps its turn
 		}
-	}
+		return same
+	})
 	s.drop(e.Pod, Problem{Superseded, "the pod has asked again", "wait for the newer request's answer"})
 	if len(s.Queue) >= MaxWaiting {
 		s.emit(Refused{e.ID, Problem{QueueFull, fmt.Sprintf("%d requests wait", len(s.Queue)), "ask again later"}})

@@ -157,6 +157,44 @@ func TestWhatIsNotARequestIsRefused(t *testing.T) {
 	a.granted()
 }
 
+func TestARequestIsRepeatedOverAnotherConnection(t *testing.T) {
+	w := newWorld(t, 1).start("")
+	a, b := w.join(), w.join()
+	again := &pod{w: w, uid: b.uid}
+	again.begin() // another process of the same pod
+	held := a.seats("1", 1)
+	waits := func() bool { s, err := w.status(); return err == nil && s.Waiting == 1 }
+	b.wantSeats("1", 1)
+	w.waitUntil("b waits", waits)
+	again.wantSeats("1", 1)
+	if err := b.hear(nil); err == nil || !strings.Contains(err.Error(), "Superseded") {
+		t.Fatal(err)
+	}
+	if !waits() {
+		t.Fatal("the end of the older connection took the newer one's request away")
+	}
+	if err := a.release(held.SeatEpoch); err != nil {
+		t.Fatal(err)
+	}
+	got := again.granted()
+	if same := b.seats("1", 1); same.SeatEpoch != got.SeatEpoch {
+		t.Fatalf("the same request was granted as %+v and as %+v", got, same)
+	}
+	if err := again.release(got.SeatEpoch); err != nil {
+		t.Fatal(err)
+	}
+
+	// A runner that dies while it waits leaves nothing behind.
+	held = a.seats("2", 1)
+	b.wantSeats("2", 1)
+	w.waitUntil("b waits", waits)
+	_ = b.command.Process.Kill()
+	w.waitUntil("its request is gone", func() bool { s, err := w.status(); return err == nil && s.Waiting == 0 })
+	if got := a.stand().Held; got == nil || got.SeatEpoch != held.SeatEpoch {
+		t.Fatalf("%+v", got)
+	}
+}
+
 func TestALargeRequestAmongParkers(t *testing.T) {
 	w := newWorld(t, 8).start("")
 	var parkers []*pod
