@@ -239,26 +239,30 @@ func TestKilledAtEveryPoint(t *testing.T) {
 					t.Fatal(err)
 				}
 				earlier := a.seats("1", 1)
-				if during == "release" {
-					a.job(holdDevice0)
-				} else if err := a.release(earlier.SeatEpoch); err != nil {
-					t.Fatal(err)
-				}
-				w.settled()
+				a.job(holdDevice0)
 				w.stop(syscall.SIGTERM)
 				armed := filepath.Join(w.folder, "armed")
 				w.start(point + "=" + armed).settled()
-				if err := os.WriteFile(armed, nil, 0o600); err != nil {
-					t.Fatal(err)
+				arm := func() {
+					if err := os.WriteFile(armed, nil, 0o600); err != nil {
+						t.Fatal(err)
+					}
 				}
 				var told *grant
-				if during == "grant" {
+				if during == "release" {
+					arm()
+					_ = a.release(earlier.SeatEpoch)
+				} else {
+					// The next change is the grant to b, two seconds later, when a's job was killed.
 					b.wantSeats("1", 1)
+					w.waitUntil("b waits", func() bool { s, err := w.status(); return err == nil && s.Waiting == 1 })
+					if err := a.release(earlier.SeatEpoch); err != nil {
+						t.Fatal(err)
+					}
+					arm()
 					if got, err := b.maybeGranted(); err == nil {
 						told = &got
 					}
-				} else {
-					_ = a.release(earlier.SeatEpoch)
 				}
 				_ = w.agent.Wait()
 				if state := w.agent.ProcessState; !strings.Contains(state.String(), "killed") {
