@@ -173,7 +173,13 @@ func (a *Agent) Stand(ctx context.Context, uid arbiter.PodUID) (Standing, error)
 func (a *Agent) onNoGPU(uid arbiter.PodUID, observed arbiter.Observed) (arbiter.Sign, string) {
 	sign, why := arbiter.Yes, ""
 	for _, reading := range observed.GPUs {
-		for _, list := range []arbiter.ProcessesReading{reading.Openers, reading.Listed} {
+		g := a.state.GPU(reading.UUID)
+		lists := []arbiter.ProcessesReading{reading.Openers, reading.Listed}
+		if g.Phase == arbiter.Quarantined {
+			// Its driver may never answer again; that the pod does not have it open is enough, or no standby of the node is ever verified.
+			lists = lists[:1]
+		}
+		for _, list := range lists {
 			if list.Problem != "" {
 				sign, why = arbiter.Unknown, reading.UUID+": "+list.Problem
 				continue
@@ -184,7 +190,7 @@ func (a *Agent) onNoGPU(uid arbiter.PodUID, observed arbiter.Observed) (arbiter.
 				}
 			}
 		}
-		if g := a.state.GPU(reading.UUID); !g.SelfTested && sign == arbiter.Yes {
+		if g.Phase != arbiter.Quarantined && !g.SelfTested && sign == arbiter.Yes {
 			sign, why = arbiter.Unknown, reading.UUID+": no self-test has seen a process in the driver's list"
 		}
 	}

@@ -22,10 +22,12 @@ type Driver interface {
 }
 
 const (
-	// fullEveryMs: between two looks at all processes of the node, only those of pods with seats are looked at, and those that
-	// were found on a device before. A node has thousands of processes, and a poll every 20 ms has to be cheap.
-	fullEveryMs = 1_000
-	// maxRounds: a pod that starts processes faster than three listings find them is not measured, and so not released.
+	// fullEveryMs: between two looks at all processes of the node, only those of pods with seats are looked at, and strangers that
+	// were found on a device before. A node has thousands of processes; a stranger that computes is in the driver's list at every
+	// look, so what comes late is only one that has a device open and does nothing with it.
+	fullEveryMs = 10_000
+	// maxRounds: a child that was born during a look has its parent's devices open, so processes are listed again. A pod that
+	// starts them faster (a build does) is not waited for: it could keep an idle descriptor unseen, but no context and no memory.
 	maxRounds = 3
 	// settledMs: a container's runtime starts a process and then moves it into its pod. A process of this age stays where it is.
 	settledMs = 5_000
@@ -81,7 +83,7 @@ func (o *Observer) ignores(pid int) bool {
 // Observe measures everything. ours says which pods are registered.
 func (o *Observer) Observe(ours func(arbiter.PodUID) bool, devices []arbiter.Device) arbiter.Observed {
 	observed := arbiter.Observed{AtMs: BootMs(), Pods: arbiter.PodsReading{ByPod: map[arbiter.PodUID][]arbiter.Process{}}}
-	full := observed.AtMs-o.lastFullMs >= fullEveryMs || o.lastFullMs == 0
+	full := observed.AtMs-o.lastFullMs >= fullEveryMs
 	listed, problems := o.listed(devices)
 	processes, openers, err := o.scan(ours, full, listed)
 	if err == nil && full {
@@ -139,13 +141,13 @@ func (o *Observer) resolve(pids []int, problem error, processes map[int]arbiter.
 	return reading
 }
 
-// scan lists processes and finds who has which device open. It lists again until no new process of a pod with seats appears,
-// since a child has its parent's devices open.
+// scan lists processes and finds who has which device open.
 func (o *Observer) scan(ours func(arbiter.PodUID) bool, full bool, listed map[string][]int) (map[int]arbiter.Process, map[string][]arbiter.Process, error) {
-	if full {
+	if full || o.pods == nil {
 		o.pods, o.suspects = map[key]arbiter.PodUID{}, map[key]bool{}
 	}
 	openers := map[string][]arbiter.Process{}
+	var last map[int]arbiter.Process
 	var firstProblem error
 	looked := map[key]bool{}
 	for range maxRounds {
@@ -153,6 +155,7 @@ func (o *Observer) scan(ours func(arbiter.PodUID) bool, full bool, listed map[st
 		if err != nil {
 			return nil, nil, err
 		}
+		last = processes
 		fresh := false
 		for pid, p := range processes {
 			member := p.Pod != "" && ours(p.Pod)
@@ -166,11 +169,11 @@ func (o *Observer) scan(ours func(arbiter.PodUID) bool, full bool, listed map[st
 			}
 		}
 		if !fresh {
-			return processes, openers, firstProblem
+			break
 		}
 		full = false
 	}
-	return nil, nil, errors.New("the pods start processes faster than they can be looked at")
+	return last, openers, firstProblem
 }
 
 func (o *Observer) look(p arbiter.Process, member bool, openers map[string][]arbiter.Process) error {
@@ -219,6 +222,11 @@ func (o *Observer) list() (map[int]arbiter.Process, error) {
 			pod, err = o.Identify(o.ProcRoot, pid)
 			if gone(err) {
 				continue
+			}
+			if errors.Is(err, ErrIdentity) {
+				// Nobody's: on a device it is a stranger, at every look, and the GPU is not granted beside it.
+				pod, err = "", nil
+				o.suspects[keyOf(p)] = true
 			}
 			if err != nil {
 				return nil, fmt.Errorf("process %d (%s): %w", pid, now.name, err)

@@ -17,13 +17,13 @@ import (
 
 // node is a folder of fake devices, with the agent's own way of looking at them.
 type node struct {
-	t        *testing.T
+	t        testing.TB
 	driver   *fakenvml.Driver
 	observer *Observer
 	devices  []arbiter.Device
 }
 
-func newNode(t *testing.T, identify Identify) *node {
+func newNode(t testing.TB, identify Identify) *node {
 	t.Helper()
 	folder := t.TempDir()
 	if err := fakenvml.Create(folder, 2); err != nil {
@@ -201,12 +201,43 @@ func TestStrangers(t *testing.T) {
 	none := func(arbiter.PodUID) bool { return false }
 	n.openers(none) // the first look is a full one
 	stranger := n.shell("", "exec 3<DEVICE; echo up; exec cat")
-	waitUntil(t, func() bool { return slices.Equal(n.openers(none), []int{stranger.Process.Pid}) })
+	n.observer.lastFullMs = 0 // the next full look, without waiting for it
+	if got := n.openers(none); !slices.Equal(got, []int{stranger.Process.Pid}) {
+		t.Fatalf("%v", got)
+	}
 	if got := n.openers(none); len(got) != 1 {
 		t.Fatal("a stranger that was found was forgotten at the next look")
 	}
 	n.observer.Tolerated = []string{"cat", "busybox", "coreutils"}
+	n.observer.lastFullMs = 0
 	waitUntil(t, func() bool { return len(n.openers(none)) == 0 })
+}
+
+func TestAPodThatStartsProcessesAllTheTimeHidesNobodyElse(t *testing.T) {
+	n := newNode(t, ByFakeVariable)
+	n.shell(uidA, "echo up; while :; do /bin/true; done")
+	holder := n.shell(uidA, "exec 3<DEVICE; echo up; exec cat")
+	for range 20 {
+		if got := n.openers(everybody); !slices.Equal(got, []int{holder.Process.Pid}) {
+			t.Fatalf("%v", got)
+		}
+	}
+}
+
+func TestAProcessOfTwoPodsIsAStranger(t *testing.T) {
+	n := newNode(t, func(procRoot string, pid int) (arbiter.PodUID, error) {
+		uid, err := ByFakeVariable(procRoot, pid)
+		if uid != "" {
+			return "", ErrIdentity
+		}
+		return uid, err
+	})
+	n.openers(everybody)
+	holder := n.shell(uidA, "exec 3<DEVICE; echo up; exec cat")
+	observed := n.observer.Observe(everybody, n.devices)
+	if got := observed.GPUs[0].Openers; got.Problem != "" || len(got.Processes) != 1 || got.Processes[0].Pid != holder.Process.Pid || got.Processes[0].Pod != "" {
+		t.Fatalf("%+v", got)
+	}
 }
 
 func TestWhatTheDriverDoesNotKnowIsAProblem(t *testing.T) {
@@ -286,4 +317,25 @@ func waitUntil(t *testing.T, condition func() bool) {
 		}
 	}
 	t.Fatal("it did not happen within 30 s")
+}
+
+// BenchmarkObserve says what a look costs on the machine at hand; the agent takes one every 20 ms while somebody waits.
+func BenchmarkObserve(b *testing.B) {
+	for _, look := range []string{"full", "quick"} {
+		b.Run(look, func(b *testing.B) {
+			n := newNode(b, ByCgroup)
+			n.observer.Observe(everybody, n.devices)
+			processes, err := n.observer.list()
+			if err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				if look == "full" {
+					n.observer.lastFullMs = 0
+				}
+				n.observer.Observe(everybody, n.devices)
+			}
+			b.ReportMetric(float64(len(processes)), "processes")
+		})
+	}
 }

@@ -74,6 +74,9 @@ func TestNothingIsGrantedWhileTheDriverDoesNotKnow(t *testing.T) {
 			if err := a.hear(nil); err == nil || !strings.Contains(err.Error(), "unknown") {
 				t.Fatal(err)
 			}
+			if got := a.stand(); got.ZeroVRAM != "yes" {
+				t.Fatalf("a sick GPU keeps every standby of the node from being verified: %+v", got)
+			}
 			w.describe(func(gpu *fakenvml.GPU) {
 				gpu.Processes, gpu.Used = fakenvml.Processes{Openers: true}, fakenvml.Bytes{Bytes: 4 << 20}
 			})
