@@ -120,6 +120,12 @@ describe('a job that needs a seat', () => {
     expect(String(agent.asked[0]!.body.requestId).length).toBeLessThanOrEqual(128)
   })
 
+  test('is not one that says so: it takes none and sees none', async () => {
+    const world = await pod()
+    expect(resultOf(await world.run({ ...SHOW, device: 'none' })).stdout).toBe('gpu=\n')
+    expect(agent.asked).toEqual([])
+  })
+
   test('fails typed when the agent refuses, and has not started', async () => {
     agent.answer = ({ res }) => say(res, 503, refusal('SeatUnavailable'))
     const world = await pod()

@@ -27,11 +27,8 @@ const RELEASE_AGAIN_MS = 1_000
 /** answers are a handful of numbers and a sentence for each GPU */
 const ANSWER_BYTES_MAX = 64 * 1024
 
-/** The agent is down or starts: what can be asked again. */
-class AgentAway extends Error {}
-
-/** The agent has refused. */
-class Refused extends Error {
+/** No seat, and why: a code of the agent's, or AgentAway. */
+class NoSeat extends Error {
   constructor(
     readonly code: string,
     message: string,
@@ -39,6 +36,12 @@ class Refused extends Error {
     super(message)
   }
 }
+
+/** The agent is down or starts: it can be asked again. */
+class AgentAway extends NoSeat {}
+
+/** The agent has refused. */
+class Refused extends NoSeat {}
 
 export class NodeAgentSeats implements SeatArbiter {
   readonly #options: NodeAgentOptions
@@ -58,13 +61,11 @@ export class NodeAgentSeats implements SeatArbiter {
         return await this.#ask(jobId, epoch, Math.max(0, deadlineMs - performance.now()), signal)
       } catch (error) {
         if (signal.aborted) throw signal.reason
-        if (error instanceof Refused && error.code === 'HoldAndWait') await this.#releaseEarlier()
-        else if (error instanceof Refused) throw new FirepoolError(seatProblem(error.code, error.message))
-        else if (!(error instanceof AgentAway)) throw error
-        if (performance.now() > deadlineMs)
-          throw new FirepoolError(
-            seatProblem('AgentAway', `the node agent does not answer (${String(error)}).`),
-          )
+        if (!(error instanceof NoSeat)) throw error
+        const isHeld = error.code === 'HoldAndWait'
+        if ((error instanceof Refused && !isHeld) || performance.now() > deadlineMs)
+          throw new FirepoolError(seatProblem(error.code, error.message))
+        if (isHeld) await this.#releaseEarlier()
       }
       await sleep(RETRY_MS, undefined, { signal }).catch(() => {})
     }
@@ -139,7 +140,8 @@ export class NodeAgentSeats implements SeatArbiter {
   /** @throws AgentAway | Refused */
   #call<Reply>(method: 'GET' | 'POST', path: string, body?: unknown, signal?: AbortSignal): Promise<Reply> {
     return new Promise((resolve, reject) => {
-      const away = (error: Error) => reject(new AgentAway(error.message))
+      const away = (error: Error) =>
+        reject(new AgentAway('AgentAway', `the node agent does not answer (${error.message}).`))
       const text = body === undefined ? '' : JSON.stringify(body)
       const call = request(
         {
@@ -179,10 +181,10 @@ function replyOf<Reply>(status: number, text: string): Reply {
   try {
     answer = JSON.parse(text) as typeof answer
   } catch {
-    throw new AgentAway(`it answered ${status} without JSON`)
+    throw new AgentAway('AgentAway', `the node agent answered ${status} without JSON.`)
   }
   if (status === 200) return answer as Reply
   const { code, message, remedy } = answer.error ?? { code: String(status), message: text, remedy: '' }
-  if (code === 'ShuttingDown') throw new AgentAway(message)
-  throw new Refused(code, `${message}. ${remedy}.`)
+  const why = `${message}. ${remedy}.`
+  throw code === 'ShuttingDown' ? new AgentAway(code, why) : new Refused(code, why)
 }

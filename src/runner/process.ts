@@ -93,9 +93,14 @@ export class JobProcess {
           )
     // No await where none is needed: the warm job is a bare spawn.
     const hasFiles = spec.files !== undefined && spec.files.length > 0
-    if (spec.cwd === undefined && !hasFiles && place.seats === undefined) {
+    if (spec.cwd === undefined && !hasFiles && this.#arbiter === undefined) {
       this.#spawn(place.folders.work)
     } else void this.#prepare()
+  }
+
+  /** who grants the job's GPUs; undefined when it needs none, or nobody does */
+  get #arbiter(): SeatArbiter | undefined {
+    return this.#request.spec.device === 'none' ? undefined : this.#place.seats
   }
 
   /** Ends the job; no effect when its main process is gone already. */
@@ -125,7 +130,8 @@ export class JobProcess {
 
   async #prepare(): Promise<void> {
     const { cwd, files } = this.#request.spec
-    const { folders, seats } = this.#place
+    const { folders } = this.#place
+    const seats = this.#arbiter
     try {
       if (files !== undefined) await writeJobFiles(folders, files)
       const folder = cwd === undefined ? folders.work : await workFolder(folders, cwd)
@@ -188,7 +194,8 @@ export class JobProcess {
     return {
       ...this.#place.env,
       ...this.#request.spec.env,
-      ...(this.#seat === null ? {} : { CUDA_VISIBLE_DEVICES: this.#seat.uuids.join(',') }),
+      // Where seats are granted, a job without one sees no GPU.
+      ...(this.#place.seats === undefined ? {} : { CUDA_VISIBLE_DEVICES: this.#seat?.uuids.join(',') ?? '' }),
       FIREPOOL_POD: this.#place.pod,
       FIREPOOL_INCARNATION: this.#place.incarnation,
       FIREPOOL_EPOCH: String(this.#request.epoch),
