@@ -369,9 +369,15 @@ func TestARestartKeepsHoldersAndMeasuresTheRest(t *testing.T) {
 func TestALostFileAdoptsWhoUsesADevice(t *testing.T) {
 	b := newBench(t, 2)
 	b.s = New([]Device{{UUID: gpuName(0)}, {UUID: gpuName(1), Minor: 1}}, 500, b.nowMs, true)
-	b.join("a", "b", "c")
 	b.run("a", 100, gpuName(0))
 	b.run("b", 200, gpuName(1))
+	b.measure()
+	b.phase(gpuName(0), Quarantined) // by a stranger, as far as anybody knows
+	jobs := b.pods.ByPod
+	b.join("a", "b", "c")
+	for pod, processes := range jobs {
+		b.pods.ByPod[pod] = append(b.pods.ByPod[pod], processes...)
+	}
 	b.run("c", 300, gpuName(1))
 	effects := b.measure()
 	if g := b.s.GrantOf("a"); g == nil || !g.Adopted || g.SeatEpoch <= 500 {
@@ -379,5 +385,17 @@ func TestALostFileAdoptsWhoUsesADevice(t *testing.T) {
 	}
 	if kills := of[Kill](effects); len(kills) != 2 {
 		t.Fatalf("%+v", kills)
+	}
+	b.step(Released{ID: "x", Pod: "a", SeatEpoch: b.s.GrantOf("a").SeatEpoch})
+	b.nowMs += KillAfterMs
+	killed := map[int]bool{}
+	for _, kill := range of[Kill](b.measure()) {
+		killed[kill.Process.Pid] = true
+	}
+	if !killed[100] || killed[10] || killed[11] || killed[12] {
+		t.Fatalf("killed %v; the runners are not to be", killed)
+	}
+	if b.s.Pods["a"].Banned != "" || b.s.Pods["b"].Banned == "" {
+		t.Fatal("who uses a GPU alone is its holder, two are none")
 	}
 }

@@ -90,28 +90,38 @@ func (s *State) passSelfTest(g *GPU, r Reading) {
 	}
 }
 
-// adopt gives a device that exactly one Firepool pod uses to that pod, once, after the agent's file was lost.
+// adopt gives a device that exactly one Firepool pod uses to that pod, once, after the agent's file was lost. Until the kubelet
+// has published its volume again, the pod is a stranger and the GPU quarantined for it.
 func (s *State) adopt(g *GPU, r Reading) {
 	if !g.adopting || r.Openers.Problem != "" || r.Listed.Problem != "" {
 		return
 	}
-	g.adopting = false
 	var users []PodUID
+	sinceMs := s.NowMs // of the first process on the device: what the pod started before, its runner, is not its job
 	for _, p := range seenOn(r) {
-		if s.ours(p) && !slices.Contains(users, p.Pod) {
+		if !s.ours(p) {
+			continue
+		}
+		sinceMs = min(sinceMs, p.StartMs)
+		if !slices.Contains(users, p.Pod) {
 			users = append(users, p.Pod)
 		}
 	}
-	if len(users) != 1 || g.Phase != Verifying {
+	if len(users) == 0 {
+		return
+	}
+	g.adopting = false
+	if len(users) > 1 || g.Phase == Held || g.Quarantine != nil && g.Quarantine.ByOperator {
 		return
 	}
 	pod := s.Pods[users[0]]
 	grant := s.GrantOf(pod.UID)
 	if grant == nil {
 		s.SeatEpoch++
-		grant = &Grant{SeatEpoch: s.SeatEpoch, Pod: pod.UID, Tenant: pod.Tenant, LeaseEpoch: pod.LeaseEpoch, Adopted: true}
-		s.Grants[grant.SeatEpoch] = grant // AtMs 0: every process of the pod counts as its job's
+		grant = &Grant{SeatEpoch: s.SeatEpoch, Pod: pod.UID, Tenant: pod.Tenant, LeaseEpoch: pod.LeaseEpoch, AtMs: sinceMs, Adopted: true}
+		s.Grants[grant.SeatEpoch] = grant
 	}
+	grant.AtMs = min(grant.AtMs, sinceMs)
 	grant.UUIDs = append(grant.UUIDs, g.UUID)
 	g.enter(Held, s.NowMs)
 	g.SeatEpoch = grant.SeatEpoch
@@ -216,6 +226,7 @@ func (s *State) free(g *GPU, atMs int64, verdict Verdict) {
 		s.durable = true // they are forgotten now
 	}
 	g.enter(Free, s.NowMs)
+	g.adopting = false
 	g.seen = &sight{atMs: atMs, verdict: verdict}
 }
 

@@ -325,12 +325,13 @@ func TestACleanEndKeepsSeatsAndALostFileAdoptsThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.start("")
+	w.waitUntil("a is a stranger", func() bool { return w.reported("foreign") })
 	for _, p := range []*pod{a, b} { // the kubelet publishes their volumes again, or an operator does
 		if err := w.operator("PUT", "/v1/pods/"+p.uid, map[string]any{"v": 1}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w.waitUntil("a's seat is known again", func() bool { return a.stand().Held != nil || w.reported("quarantined") })
+	w.waitUntil("a's seat is known again", func() bool { return a.stand().Held != nil })
 	adopted := a.stand().Held
 	if adopted == nil || adopted.SeatEpoch <= held.SeatEpoch {
 		t.Fatalf("%+v after %+v", adopted, held)
