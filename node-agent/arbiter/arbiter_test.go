@@ -2,6 +2,7 @@ package arbiter
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -373,7 +374,7 @@ func TestALostFileAdoptsWhoUsesADevice(t *testing.T) {
 	b.run("b", 200, gpuName(1))
 	b.measure()
 	b.phase(gpuName(0), Quarantined) // by a stranger, as far as anybody knows
-	jobs := b.pods.ByPod
+	jobs := maps.Clone(b.pods.ByPod)
 	b.join("a", "b", "c")
 	for pod, processes := range jobs {
 		b.pods.ByPod[pod] = append(b.pods.ByPod[pod], processes...)
@@ -392,7 +393,7 @@ func TestALostFileAdoptsWhoUsesADevice(t *testing.T) {
 	for _, kill := range of[Kill](b.measure()) {
 		killed[kill.Process.Pid] = true
 	}
-	if !killed[100] || killed[10] || killed[11] || killed[12] {
+	if !killed[100] || killed[10] || killed[11] || killed[12] || killed[13] {
 		t.Fatalf("killed %v; the runners are not to be", killed)
 	}
 	if b.s.Pods["a"].Banned != "" || b.s.Pods["b"].Banned == "" {

@@ -113,7 +113,7 @@ func (d *Driver) NodePublishVolume(_ context.Context, r *spec.NodePublishVolumeR
 	if err := d.Mounts.Bind(d.Pods.PodFolder(joined.UID), target); err != nil {
 		return nil, status.Errorf(codes.Internal, "bind the socket's folder: %v", err)
 	}
-	d.Log.Info("published", "pod", uid, "namespace", joined.Namespace, "name", joined.Name, "tenant", tenant)
+	d.Log.Debug("published", "pod", uid, "namespace", joined.Namespace, "name", joined.Name, "tenant", tenant)
 	return &spec.NodePublishVolumeResponse{}, nil
 }
 

@@ -159,7 +159,11 @@ func write(w http.ResponseWriter, answer any, err error) {
 		if errors.Is(err, agent.ErrStopped) {
 			problem = arbiter.Problem{Code: ShuttingDown, Message: err.Error(), Remedy: "keep what is held; ask again when the agent is back"}
 		}
-		status, answer = statusOf[problem.Code], failure{apiVersion, problem}
+		known := false
+		if status, known = statusOf[problem.Code]; !known {
+			status = http.StatusInternalServerError
+		}
+		answer = failure{apiVersion, problem}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
