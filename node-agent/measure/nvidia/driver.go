@@ -35,17 +35,19 @@ func failed(what string, result nvml.Return) error {
 }
 
 // Open loads NVML and finds the GPUs.
-func Open() (*Driver, error) {
-	if err := failed("init", nvml.Init()); err != nil {
+func Open() (*Driver, error) { return openWith(nvml.New()) }
+
+func openWith(library nvml.Interface) (*Driver, error) {
+	if err := failed("init", library.Init()); err != nil {
 		return nil, err
 	}
 	d := &Driver{handles: map[string]nvml.Device{}}
-	count, result := nvml.DeviceGetCount()
+	count, result := library.DeviceGetCount()
 	if err := failed("device count", result); err != nil {
 		return nil, err
 	}
 	for i := range count {
-		handle, result := nvml.DeviceGetHandleByIndex(i)
+		handle, result := library.DeviceGetHandleByIndex(i)
 		if err := failed("device "+strconv.Itoa(i), result); err != nil {
 			return nil, err
 		}
@@ -55,11 +57,11 @@ func Open() (*Driver, error) {
 		}
 		d.handles[uuid] = handle
 	}
-	return d, d.listen()
+	return d, d.listen(library)
 }
 
-func (d *Driver) listen() error {
-	events, result := nvml.EventSetCreate()
+func (d *Driver) listen(library nvml.Interface) error {
+	events, result := library.EventSetCreate()
 	if err := failed("event set", result); err != nil {
 		return err
 	}
