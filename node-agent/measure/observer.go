@@ -151,7 +151,7 @@ func (o *Observer) scan(ours func(arbiter.PodUID) bool, full bool, listed map[st
 	var firstProblem error
 	looked := map[key]bool{}
 	for range maxRounds {
-		processes, err := o.list()
+		processes, err := o.list(last)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -201,14 +201,18 @@ func (o *Observer) tolerates(pid int) bool {
 	return err == nil && slices.Contains(o.Tolerated, filepath.Base(target))
 }
 
-// list is every living process of the node, by pid.
-func (o *Observer) list() (map[int]arbiter.Process, error) {
+// list is every living process of the node, by pid. Those of an earlier listing of the same look are not read again.
+func (o *Observer) list(earlier map[int]arbiter.Process) (map[int]arbiter.Process, error) {
 	pids, err := pidsIn(o.ProcRoot)
 	if err != nil {
 		return nil, err
 	}
 	found := make(map[int]arbiter.Process, len(pids))
 	for _, pid := range pids {
+		if p, known := earlier[pid]; known {
+			found[pid] = p
+			continue
+		}
 		now, err := readStatus(o.ProcRoot, pid)
 		if gone(err) || err == nil && now.dead() {
 			continue

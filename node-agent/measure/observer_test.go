@@ -325,7 +325,7 @@ func BenchmarkObserve(b *testing.B) {
 		b.Run(look, func(b *testing.B) {
 			n := newNode(b, ByCgroup)
 			n.observer.Observe(everybody, n.devices)
-			processes, err := n.observer.list()
+			processes, err := n.observer.list(nil)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -307,6 +307,28 @@ func (w *world) checkAfterKill(a, b *pod, earlier grant, told *grant, during str
 	}
 }
 
+func TestKilledWhileItStarts(t *testing.T) {
+	w := newWorld(t, 1).start("")
+	a := w.join()
+	held := a.seats("1", 1)
+	w.stop(syscall.SIGTERM)
+	armed := filepath.Join(w.folder, "armed")
+	if err := os.WriteFile(armed, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, point := range failpoint.All[1:7] { // those of the file
+		w.launch(point + "=" + armed)
+		_ = w.agent.Wait()
+		if state := w.agent.ProcessState; !strings.Contains(state.String(), "killed") {
+			t.Fatalf("the agent was not killed at %s: %s", point, state)
+		}
+	}
+	w.start("")
+	if got := a.stand().Held; got == nil || got.SeatEpoch != held.SeatEpoch {
+		t.Fatalf("%+v, was %+v", got, held)
+	}
+}
+
 func TestACleanEndKeepsSeatsAndALostFileAdoptsThem(t *testing.T) {
 	w := newWorld(t, 1).start("")
 	a, b := w.join(), w.join()

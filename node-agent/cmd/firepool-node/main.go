@@ -53,7 +53,7 @@ func flags(o *options, stderr io.Writer) *flag.FlagSet {
 	set.StringVar(&o.csiEndpoint, "csi-endpoint", "", "path of the CSI driver's socket; empty: no CSI")
 	set.StringVar(&o.listen, "listen", ":9808", "address of /healthz, /metrics and /status; empty: none")
 	set.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "the node's name, for the kubelet")
-	set.StringVar(&o.tolerated, "tolerate", "nvidia-persistenced", "executables that may have a GPU open without a context on it, by name, with commas")
+	set.StringVar(&o.tolerated, "tolerate", "nvidia-persistenced,nvidia-device-plugin,gpu-kubelet-plugin,gpu-feature-discovery", "executables that may have a GPU open without a context on it, by name, with commas")
 	set.StringVar(&o.heldUUID, "uuid", "", "for the self-test's own process")
 	return set
 }

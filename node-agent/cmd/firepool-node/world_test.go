@@ -106,6 +106,13 @@ func (w *world) describe(change func(gpu *fakenvml.GPU)) {
 // start the agent and wait until it answers. where is a failpoint, or empty.
 func (w *world) start(where string, more ...string) *world {
 	w.t.Helper()
+	w.launch(where, more...)
+	w.waitUntil("the agent answers", func() bool { _, err := w.status(); return err == nil })
+	return w
+}
+
+func (w *world) launch(where string, more ...string) {
+	w.t.Helper()
 	arguments := append([]string{"-device=fake", "-identity=" + w.identity, "-fake-dir=" + w.devices(), "-listen=",
 		"-state-dir=" + filepath.Join(w.folder, "state"), "-pods-dir=" + filepath.Join(w.folder, "pods")}, more...)
 	command := exec.Command(os.Args[0], arguments...)
@@ -124,8 +131,6 @@ func (w *world) start(where string, more ...string) *world {
 			w.t.Logf("the agent's log:\n%s", log)
 		}
 	})
-	w.waitUntil("the agent answers", func() bool { _, err := w.status(); return err == nil })
-	return w
 }
 
 type locked struct {
