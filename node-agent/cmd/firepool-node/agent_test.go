@@ -90,7 +90,7 @@ func TestNothingIsGrantedWhileTheDriverDoesNotKnow(t *testing.T) {
 }
 
 func TestUseWithoutAGrantIsKilled(t *testing.T) {
-	w := newWorld(t, 2).start("")
+	w := newWorld(t, 2).start("").settled()
 	a, b := w.join(), w.join()
 	held := a.seats("1", 1)
 	if held.UUIDs[0] != "GPU-fake-0" {
@@ -267,10 +267,7 @@ func TestKilledAtEveryPoint(t *testing.T) {
 						told = &got
 					}
 				}
-				_ = w.agent.Wait()
-				if state := w.agent.ProcessState; !strings.Contains(state.String(), "killed") {
-					t.Fatalf("the agent was not killed at %s: %s", point, state)
-				}
+				w.killedAt(point)
 				w.start("")
 				w.checkAfterKill(a, b, earlier, told, during)
 			})
@@ -318,10 +315,7 @@ func TestKilledWhileItStarts(t *testing.T) {
 	}
 	for _, point := range failpoint.All[1:7] { // those of the file
 		w.launch(point + "=" + armed)
-		_ = w.agent.Wait()
-		if state := w.agent.ProcessState; !strings.Contains(state.String(), "killed") {
-			t.Fatalf("the agent was not killed at %s: %s", point, state)
-		}
+		w.killedAt(point)
 	}
 	w.start("")
 	if got := a.stand().Held; got == nil || got.SeatEpoch != held.SeatEpoch {
@@ -361,7 +355,7 @@ func TestACleanEndKeepsSeatsAndALostFileAdoptsThem(t *testing.T) {
 }
 
 func TestMonitoring(t *testing.T) {
-	w := newWorld(t, 2).start("")
+	w := newWorld(t, 2).start("").settled()
 	a := w.join()
 	a.seats("1", 1)
 	w.describe(func(gpu *fakenvml.GPU) { gpu.Xids = []fakenvml.Xid{{ID: 1, Code: 79}} })

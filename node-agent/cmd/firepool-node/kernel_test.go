@@ -33,7 +33,7 @@ func TestWithTheKernelsIdentity(t *testing.T) {
 		}
 	}
 	endpoint := filepath.Join(w.folder, "csi.sock")
-	w.start("", "-csi-endpoint="+endpoint, "-node-name=node-1")
+	w.start("", "-csi-endpoint="+endpoint, "-node-name=node-1").settled()
 	connection, err := grpc.NewClient("unix://"+endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -467,13 +468,26 @@ func (w *world) stop(signal syscall.Signal) {
 	_ = w.agent.Wait()
 }
 
-// settled waits until the one GPU is measured, or held.
-func (w *world) settled() {
+// killedAt waits until the agent has died at the point.
+func (w *world) killedAt(point string) {
 	w.t.Helper()
-	w.waitUntil("the seat is settled", func() bool {
+	hang := time.AfterFunc(60*time.Second, func() { _ = w.agent.Process.Kill() })
+	_ = w.agent.Wait()
+	if state := w.agent.ProcessState.String(); !hang.Stop() || !strings.Contains(state, "killed") {
+		w.t.Fatalf("the agent was not killed at %s: %s", point, state)
+	}
+}
+
+// settled waits until each GPU is measured, or held. Then the first one is granted first.
+func (w *world) settled() *world {
+	w.t.Helper()
+	w.waitUntil("the seats are settled", func() bool {
 		s, err := w.status()
-		return err == nil && (s.GPUs[0].Phase == arbiter.Free || s.GPUs[0].Phase == arbiter.Held)
+		return err == nil && !slices.ContainsFunc(s.GPUs, func(g agent.GPUStatus) bool {
+			return g.Phase != arbiter.Free && g.Phase != arbiter.Held
+		})
 	})
+	return w
 }
 
 // maybeGranted is the answer, if the agent lived long enough to give one.
