@@ -116,7 +116,7 @@ test('a request of another version is refused by name: nothing is guessed from i
   const input = { v: 2, pool: 'p', jobId: 'j/1', request: { leaseId: 'l' } } as unknown as RunOnceInput
   const context = { info: { attempt: 1 }, heartbeat: () => undefined } as unknown as Context
   const shards = {} as ShardRoutes
-  const run = () => createRunOnce({ client: {} as Client, signer: () => 'none', shards })(input)
+  const run = () => createRunOnce({ client: {} as Client, signer: () => 'none', backend, shards })(input)
   await expect(asyncLocalStorage.run(context, run)).rejects.toMatchObject({
     type: 'InvalidRequest',
     message: expect.stringMatching(/version 1 of the contract, not 2; upgrade/),

@@ -13,6 +13,7 @@ test('a job with everything passes, and gives its time limit', () => {
     files: [{ path: 'a/./run.py', content: 'eA==', encoding: 'base64', mode: 0o755 }],
     collect: ['out/..data', 'a/../b'],
     timeout: '90s',
+    device: 'none',
     outputTo: 'http://127.0.0.1:1/x',
   }
   expect(checkJob(job)).toEqual({ value: 90_000 })
@@ -70,6 +71,7 @@ test.each<[string, unknown, RegExp]>([
   ['no base64', { command: 'x', files: [{ path: 'a', content: '-', encoding: 'base64' }] }, /not base64/],
   ['a wrong mode', { command: 'x', files: [{ path: 'a', content: '', mode: 0o4755 }] }, /permission bits/],
   ['a time limit of 0', { command: 'x', timeout: 0 }, /timeout is 0 ms; it must be between/],
+  ['a device that is no choice', { command: 'x', device: 'gpu' }, /^job\.device/],
   ['a URL of another kind', { command: 'x', outputTo: 'ftp://x' }, /^job\.outputTo/],
   ['too many bytes', { command: 'x', stdin: 'x'.repeat(LIMIT.jobBytes) }, /at most 1000000 are allowed/],
 ])('%s is refused', (_, job, message) => {

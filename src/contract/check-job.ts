@@ -18,6 +18,7 @@ const JOB_FIELDS: Readonly<Record<keyof JobSpec, true>> = {
   collect: true,
   timeout: true,
   short: true,
+  device: true,
   outputTo: true,
 }
 const FILE_FIELDS = ['path', 'content', 'encoding', 'mode'] as const
@@ -75,6 +76,11 @@ export function checkJobFields(job: unknown): Checked<number> {
       typeof short === 'boolean'
         ? { value: short }
         : invalid(`job.short is true or false, not ${shown(short)}`),
+    ),
+    present(job.device, (device) =>
+      device === 'none'
+        ? { value: device }
+        : invalid(`job.device is "none" or not given, not ${shown(device)}`),
     ),
     present(job.outputTo, checkUrl),
   ]

@@ -32,6 +32,8 @@ export interface JobSpec {
    * Firepool's plugin; else, and when it takes longer, as every job
    */
   short?: boolean
+  /** `none`: the job needs no GPU (an edit, a search, a build), so it takes no seat and sees none; default the pod's */
+  device?: 'none'
   /** a URL to which the runner POSTs output as it comes (see runner-api.ts, OutputChunk) */
   outputTo?: string
 }

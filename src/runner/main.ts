@@ -9,9 +9,11 @@ import { deviceEnvironment, visibleGpus } from './devices.js'
 import type { EarlierBinding } from './fence.js'
 import { makeFolders, type PodFolders } from './folder.js'
 import { lifetimeVerdict } from './lifetime.js'
+import { NodeAgentSeats } from './node-agent.js'
 import type { JobPlace } from './process.js'
 import { killMarked, sendSignal } from './process-tree.js'
 import { limitWrapper } from './rlimit.js'
+import { seatSettings } from './seat.js'
 import { type Runner, startRunner } from './server.js'
 import { warmUp } from './warm-up.js'
 
@@ -149,6 +151,16 @@ async function prepare(argv: string[], place: JobPlace): Promise<void> {
   )
 }
 
+/** Who grants GPUs to this pod's jobs; undefined where nobody does. */
+function seats(): NodeAgentSeats | undefined {
+  try {
+    const settings = seatSettings(process.env)
+    return settings === null ? undefined : new NodeAgentSeats({ ...settings, incarnation, log })
+  } catch (error) {
+    throw new StartFailure('BadEnvironment', (error as Error).message)
+  }
+}
+
 async function start(): Promise<void> {
   const podDir = env('FIREPOOL_POD_DIR')
   const profile = profileOf(env('FIREPOOL_PROFILE'))
@@ -163,6 +175,7 @@ async function start(): Promise<void> {
     folders,
     env: podEnvironment(folders, profile),
     limits,
+    seats: seats(),
     log,
   }
   for (const name of ['ready.json', 'failed.json']) rmSync(join(podDir, name), { force: true })

@@ -17,6 +17,7 @@ import { collectFiles, outputFileName, type PodFolders, workFolder, writeJobFile
 import { OUTPUT_LIMITS, OutputCapture, type OutputLimits } from './output.js'
 import { descendants, killMarked, killProcesses, sendSignal } from './process-tree.js'
 import { commandExists, type LimitWrapper } from './rlimit.js'
+import type { Seat, SeatArbiter } from './seat.js'
 import { OutputSubscriber } from './subscriber.js'
 
 /** What all jobs of a pod have in common. */
@@ -27,6 +28,8 @@ export interface JobPlace {
   /** the whole environment of a job but for its own variables: nothing is inherited */
   env: Record<string, string>
   limits: LimitWrapper | null
+  /** who grants GPUs to jobs; without it, a job sees what the pod sees */
+  seats?: SeatArbiter | undefined
   outputLimits?: OutputLimits
   killGraceMs?: number
   log: (line: string) => void
@@ -63,6 +66,9 @@ export class JobProcess {
   #startedAtMs = 0
   #exit: { code: number | null; signal: string | null; durationMs: number } | null = null
   #killed: KillReason | null = null
+  #seat: Seat | null = null
+  /** ends the wait for a seat */
+  readonly #noSeat = new AbortController()
   #diskError = ''
   /** what descended from the main process when it was told to end */
   #family: ReturnType<typeof descendants> = []
@@ -86,9 +92,15 @@ export class JobProcess {
             place.log(`job ${request.jobId}: the output subscriber ${reason}; it gets nothing more`),
           )
     // No await where none is needed: the warm job is a bare spawn.
-    if (spec.cwd === undefined && (spec.files === undefined || spec.files.length === 0)) {
+    const hasFiles = spec.files !== undefined && spec.files.length > 0
+    if (spec.cwd === undefined && !hasFiles && this.#arbiter === undefined) {
       this.#spawn(place.folders.work)
     } else void this.#prepare()
+  }
+
+  /** who grants the job's GPUs; undefined when it needs none, or nobody does */
+  get #arbiter(): SeatArbiter | undefined {
+    return this.#request.spec.device === 'none' ? undefined : this.#place.seats
   }
 
   /** Ends the job; no effect when its main process is gone already. */
@@ -97,7 +109,10 @@ export class JobProcess {
     const isFirst = this.#killed === null
     this.#killed ??= reason
     const pid = this.#child?.pid
-    if (pid === undefined) return
+    if (pid === undefined) {
+      this.#noSeat.abort()
+      return
+    }
     if (AT_ONCE.includes(reason)) this.#killTree(pid)
     else if (isFirst) {
       this.#family = descendants(pid)
@@ -116,13 +131,20 @@ export class JobProcess {
   async #prepare(): Promise<void> {
     const { cwd, files } = this.#request.spec
     const { folders } = this.#place
+    const seats = this.#arbiter
     try {
       if (files !== undefined) await writeJobFiles(folders, files)
       const folder = cwd === undefined ? folders.work : await workFolder(folders, cwd)
+      // Last, so that no seat is held while files are written.
+      if (seats !== undefined && this.#killed === null) {
+        const { jobId, epoch } = this.#request
+        this.#seat = await seats.take(jobId, epoch, this.#noSeat.signal)
+      }
       if (this.#killed === null) this.#spawn(folder)
       else this.#end({ kind: 'problem', problem: this.#killProblem(this.#killed) })
     } catch (error) {
-      this.#end({ kind: 'problem', problem: problemOf(error) })
+      const why = this.#killed === null ? problemOf(error) : this.#killProblem(this.#killed)
+      this.#end({ kind: 'problem', problem: why })
     }
   }
 
@@ -172,6 +194,8 @@ export class JobProcess {
     return {
       ...this.#place.env,
       ...this.#request.spec.env,
+      // Where seats are granted, a job without one sees no GPU.
+      ...(this.#place.seats === undefined ? {} : { CUDA_VISIBLE_DEVICES: this.#seat?.uuids.join(',') ?? '' }),
       FIREPOOL_POD: this.#place.pod,
       FIREPOOL_INCARNATION: this.#place.incarnation,
       FIREPOOL_EPOCH: String(this.#request.epoch),
@@ -363,7 +387,8 @@ export class JobProcess {
     this.#over = true
     for (const timer of this.#timers) clearTimeout(timer)
     this.#timers = []
-    this.#resolve(outcome)
+    if (this.#seat === null) this.#resolve(outcome)
+    else void this.#seat.release().then(() => this.#resolve(outcome))
   }
 }
 

@@ -1,0 +1,74 @@
+package arbiter
+
+// Effect is what the agent has to do: a closed union.
+type Effect interface{ effect() }
+
+// Granted answers the request: its pod may use the GPUs until it releases the seat epoch.
+type Granted struct {
+	RequestID string
+	Grant     Grant // a copy
+}
+
+// Refused answers the request.
+type Refused struct {
+	RequestID string
+	Problem   Problem
+}
+
+// Done answers a release or an operator's word.
+type Done struct {
+	ID   string
+	Xids []int // the job's own device errors under the grant that ended
+}
+
+// Kill ends a process of a Firepool pod with SIGKILL, if it still is the process of that name.
+type Kill struct {
+	Process Process
+	UUID    string
+	Why     string
+}
+
+// StartSelfTest: start a process that opens a context on the GPU, and look for it in the driver's list.
+type StartSelfTest struct{ UUID string }
+
+// Report is for people and for the broker: logged, counted and listed.
+type Report struct {
+	Kind   string // ungranted | foreign | quarantined | lifted | podLost | xid | adopted | selfTest
+	UUID   string
+	Pod    PodUID
+	Xid    int
+	Detail string
+}
+
+func (Granted) effect()       {}
+func (Refused) effect()       {}
+func (Done) effect()          {}
+func (Kill) effect()          {}
+func (StartSelfTest) effect() {}
+func (Report) effect()        {}
+
+// Code names a refusal: a closed set.
+type Code string
+
+const (
+	InvalidRequest   Code = "InvalidRequest"
+	UnknownPod       Code = "UnknownPod"
+	IdentityMismatch Code = "IdentityMismatch"
+	StaleLease       Code = "StaleLease"
+	StaleSeat        Code = "StaleSeat"
+	HoldAndWait      Code = "HoldAndWait"
+	Superseded       Code = "Superseded"
+	UngrantedUse     Code = "UngrantedUse"
+	SeatUnavailable  Code = "SeatUnavailable"
+	QueueFull        Code = "QueueFull"
+	UnknownGPU       Code = "UnknownGPU"
+)
+
+// Problem is a refusal with its cause and what to do about it.
+type Problem struct {
+	Code    Code   `json:"code"`
+	Message string `json:"message"`
+	Remedy  string `json:"remedy"`
+}
+
+func (p Problem) Error() string { return string(p.Code) + ": " + p.Message + ". " + p.Remedy }

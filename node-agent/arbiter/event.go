@@ -1,0 +1,103 @@
+package arbiter
+
+// Event is everything that can happen to a node: a closed union.
+type Event interface{ event() }
+
+// PodJoined: the pod's volume was published. Again for the same UID it changes nothing.
+type PodJoined struct {
+	UID                     PodUID
+	Namespace, Name, Tenant string
+}
+
+// PodGone: the pod's volume was unpublished.
+type PodGone struct{ UID PodUID }
+
+// Requested asks for seats. The ID is the client's own; the same again is the same request.
+type Requested struct {
+	ID         string
+	Pod        PodUID
+	LeaseEpoch uint64
+	Count      int
+	Priority   int
+	Visible    []string
+	DeadlineMs int64
+}
+
+// Cancelled: who asked has gone. A grant that was made for it meanwhile is released.
+type Cancelled struct {
+	ID  string
+	Pod PodUID
+}
+
+// Released gives everything under the seat epoch back.
+type Released struct {
+	ID        string // names the answer
+	Pod       PodUID
+	SeatEpoch uint64
+}
+
+// Observed is one measurement of the whole node, begun at AtMs.
+type Observed struct {
+	AtMs int64
+	GPUs []Reading
+	Pods PodsReading
+}
+
+// Reading of one GPU. A Problem is anything that keeps a value from being known; then the value means nothing.
+type Reading struct {
+	UUID    string
+	Used    BytesReading
+	Listed  ProcessesReading // the driver's process lists
+	Openers ProcessesReading // who has the device file open or mapped
+}
+
+// BytesReading is a number of bytes, unless there is a problem.
+type BytesReading struct {
+	Bytes   uint64
+	Problem string
+}
+
+// ProcessesReading is a list of processes, unless there is a problem.
+type ProcessesReading struct {
+	Processes []Process
+	Problem   string
+}
+
+// PodsReading lists the processes of every pod of the node, unless there is a problem.
+type PodsReading struct {
+	ByPod   map[PodUID][]Process
+	Problem string
+}
+
+// SelfTested answers StartSelfTest: whether the driver's list has shown the process that the test started.
+type SelfTested struct {
+	UUID    string
+	Seen    bool
+	Problem string
+}
+
+// XidReported is a device error that the driver told.
+type XidReported struct {
+	UUID string
+	Code int
+}
+
+// Cleared: an operator has dealt with the GPU. It is verified again like any other.
+type Cleared struct {
+	ID   string
+	UUID string
+}
+
+// Ticked: time has passed.
+type Ticked struct{}
+
+func (PodJoined) event()   {}
+func (PodGone) event()     {}
+func (Requested) event()   {}
+func (Cancelled) event()   {}
+func (Released) event()    {}
+func (Observed) event()    {}
+func (SelfTested) event()  {}
+func (XidReported) event() {}
+func (Cleared) event()     {}
+func (Ticked) event()      {}

@@ -1,0 +1,190 @@
+import { createHash } from 'node:crypto'
+import { request } from 'node:http'
+import { performance } from 'node:perf_hooks'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { FirepoolError } from '../contract/index.js'
+import { type Seat, type SeatArbiter, seatProblem } from './seat.js'
+
+/** The node agent's client: seats over the socket in the pod's volume (API version 1, node-agent/README.md). */
+
+export interface NodeAgentOptions {
+  socket: string
+  /** for each job */
+  gpus: number
+  /** of the runner's process: another process asks under other ids */
+  incarnation: string
+  log: (line: string) => void
+  /** how long a job waits for its seat; default SEAT_WAIT_MS */
+  waitMs?: number
+}
+
+/** Waiting on a busy set is cheaper than moving to another one for about this long; what still waits then is told. */
+const SEAT_WAIT_MS = 15_000
+/** an agent that restarts is back within seconds, and its holders keep what they have */
+const RETRY_MS = 200
+/** a release that was not heard is a seat that nobody can use */
+const RELEASE_AGAIN_MS = 1_000
+/** answers are a handful of numbers and a sentence for each GPU */
+const ANSWER_BYTES_MAX = 64 * 1024
+
+/** No seat, and why: a code of the agent's, or AgentAway. */
+class NoSeat extends Error {
+  constructor(
+    readonly code: string,
+    message: string,
+  ) {
+    super(message)
+  }
+}
+
+/** The agent is down or starts: it can be asked again. */
+class AgentAway extends NoSeat {}
+
+/** The agent has refused. */
+class Refused extends NoSeat {}
+
+export class NodeAgentSeats implements SeatArbiter {
+  readonly #options: NodeAgentOptions
+  /** seat epochs whose release the agent has not heard yet */
+  readonly #owed = new Set<number>()
+  #timer: NodeJS.Timeout | null = null
+
+  constructor(options: NodeAgentOptions) {
+    this.#options = options
+  }
+
+  async take(jobId: string, epoch: number, signal: AbortSignal): Promise<Seat> {
+    const deadlineMs = performance.now() + (this.#options.waitMs ?? SEAT_WAIT_MS)
+    for (;;) {
+      signal.throwIfAborted()
+      try {
+        return await this.#ask(jobId, epoch, Math.max(0, deadlineMs - performance.now()), signal)
+      } catch (error) {
+        if (signal.aborted) throw signal.reason
+        if (!(error instanceof NoSeat)) throw error
+        const isHeld = error.code === 'HoldAndWait'
+        if ((error instanceof Refused && !isHeld) || performance.now() > deadlineMs)
+          throw new FirepoolError(seatProblem(error.code, error.message))
+        if (isHeld) await this.#releaseEarlier()
+      }
+      await sleep(RETRY_MS, undefined, { signal }).catch(() => {})
+    }
+  }
+
+  async #ask(jobId: string, epoch: number, waitMs: number, signal: AbortSignal): Promise<Seat> {
+    const granted = await this.#call<{ seatEpoch: number; uuids: string[] }>(
+      'POST',
+      '/v1/seats',
+      {
+        v: 1,
+        requestId: this.#requestId(jobId),
+        leaseEpoch: epoch,
+        gpus: this.#options.gpus,
+        waitMs: Math.round(waitMs),
+      },
+      signal,
+    )
+    const release = () => this.#release(granted.seatEpoch)
+    if (signal.aborted) {
+      await release()
+      throw signal.reason
+    }
+    return { uuids: granted.uuids, release }
+  }
+
+  /** The same for every try of a job: asked again, it keeps its turn or gets the same seat. */
+  #requestId(jobId: string): string {
+    return `${this.#options.incarnation}/${createHash('sha256').update(jobId).digest('hex').slice(0, 32)}`
+  }
+
+  /** What an earlier process of this pod held: its jobs were killed with it. */
+  async #releaseEarlier(): Promise<void> {
+    try {
+      const { held } = await this.#call<{ held: { seatEpoch: number } | null }>('GET', '/v1/seats')
+      if (held === null) return
+      this.#options.log(`gives seat epoch ${held.seatEpoch} back, which no job of this runner holds`)
+      await this.#release(held.seatEpoch)
+    } catch (error) {
+      this.#options.log(`what this pod holds is not known: ${String(error)}`) // it is asked again before the deadline
+    }
+  }
+
+  async #release(seatEpoch: number): Promise<void> {
+    this.#owed.add(seatEpoch)
+    await this.#settle()
+  }
+
+  async #settle(): Promise<void> {
+    for (const seatEpoch of this.#owed) {
+      try {
+        await this.#call('POST', '/v1/seats/release', { v: 1, seatEpoch })
+        this.#owed.delete(seatEpoch)
+      } catch (error) {
+        if (error instanceof Refused) {
+          // Nothing of it is this pod's any more.
+          this.#options.log(`seat epoch ${seatEpoch} could not be given back: ${error.message}`)
+          this.#owed.delete(seatEpoch)
+        } else this.#settleLater()
+      }
+    }
+  }
+
+  #settleLater(): void {
+    if (this.#timer !== null) return
+    this.#timer = setTimeout(() => {
+      this.#timer = null
+      void this.#settle()
+    }, RELEASE_AGAIN_MS)
+  }
+
+  /** @throws AgentAway | Refused */
+  #call<Reply>(method: 'GET' | 'POST', path: string, body?: unknown, signal?: AbortSignal): Promise<Reply> {
+    return new Promise((resolve, reject) => {
+      const away = (error: Error) =>
+        reject(new AgentAway('AgentAway', `the node agent does not answer (${error.message}).`))
+      const text = body === undefined ? '' : JSON.stringify(body)
+      const call = request(
+        {
+          socketPath: this.#options.socket,
+          method,
+          path,
+          agent: false,
+          signal,
+          headers: { 'content-type': 'application/json', 'content-length': Buffer.byteLength(text) },
+        },
+        (answer) => {
+          const chunks: Buffer[] = []
+          let bytes = 0
+          answer.on('error', away)
+          answer.on('data', (chunk: Buffer) => {
+            chunks.push(chunk)
+            bytes += chunk.length
+            if (bytes > ANSWER_BYTES_MAX) call.destroy(new Error('its answer is too long'))
+          })
+          answer.on('end', () => {
+            try {
+              resolve(replyOf<Reply>(answer.statusCode ?? 0, Buffer.concat(chunks).toString('utf8')))
+            } catch (error) {
+              reject(error as Error)
+            }
+          })
+        },
+      )
+      call.on('error', away)
+      call.end(text)
+    })
+  }
+}
+
+function replyOf<Reply>(status: number, text: string): Reply {
+  let answer: { error?: { code: string; message: string; remedy: string } }
+  try {
+    answer = JSON.parse(text) as typeof answer
+  } catch {
+    throw new AgentAway('AgentAway', `the node agent answered ${status} without JSON.`)
+  }
+  if (status === 200) return answer as Reply
+  const { code, message, remedy } = answer.error ?? { code: String(status), message: text, remedy: '' }
+  const why = `${message}. ${remedy}.`
+  throw code === 'ShuttingDown' ? new AgentAway(code, why) : new Refused(code, why)
+}

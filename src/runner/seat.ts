@@ -1,0 +1,57 @@
+import { problem } from '../contract/index.js'
+
+/** Who may use a GPU now is decided outside of the pod: a container cannot see who else is on a device. */
+
+/** The GPUs of one job. */
+export interface Seat {
+  /** what the job's CUDA_VISIBLE_DEVICES names */
+  uuids: readonly string[]
+  /** Gives the GPUs back, after the job's processes are gone. Never rejects; it goes on trying by itself. */
+  release(): Promise<void>
+}
+
+/** Grants seats to the jobs of one pod, one job at a time. */
+export interface SeatArbiter {
+  /**
+   * Waits for the seat of a job.
+   * @param epoch the pod's, under which the job was accepted
+   * @throws FirepoolError SeatUnavailable; or the signal's reason, and then nothing is held
+   */
+  take(jobId: string, epoch: number, signal: AbortSignal): Promise<Seat>
+}
+
+/** Settings of a runner whose jobs need seats; the runner works without them, and then jobs see what the pod sees. */
+export interface SeatEnv {
+  /** path of the node agent's socket in the pod */
+  FIREPOOL_SEAT_SOCKET?: string
+  /** GPUs for each job, 1 to 16; default 1 */
+  FIREPOOL_SEAT_GPUS?: string
+}
+
+/** nodes have at most this many GPUs, and a job runs on one node */
+const GPUS_MAX = 16
+
+/**
+ * Reads the settings.
+ * @returns null when jobs need no seats
+ * @throws when they are wrong
+ */
+export function seatSettings(env: SeatEnv): { socket: string; gpus: number } | null {
+  const { FIREPOOL_SEAT_SOCKET: socket, FIREPOOL_SEAT_GPUS: count = '1' } = env
+  if (socket === undefined || socket === '') return null
+  const gpus = Number(count)
+  if (!Number.isInteger(gpus) || gpus < 1 || gpus > GPUS_MAX)
+    throw new Error(
+      `FIREPOOL_SEAT_GPUS must be a whole number from 1 to ${GPUS_MAX}, it is ${JSON.stringify(count)}.`,
+    )
+  return { socket, gpus }
+}
+
+/** The job has not started: there was no seat for it. */
+export function seatProblem(reason: string, message: string) {
+  return problem(
+    'SeatUnavailable',
+    `No GPU for the job, which has not started: ${message} Run it again, or elsewhere.`,
+    { reason },
+  )
+}
