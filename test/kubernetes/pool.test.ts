@@ -2,6 +2,7 @@ import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { createFirepoolClient } from '../../dist/client/index.js'
 import { FirepoolError } from '../../dist/contract/index.js'
+import { processesWith } from '../support/cli.js'
 import type { ControlPlane } from '../support/control-plane.js'
 import { PLAYED_BY } from '../support/control-plane-objects.js'
 import { startCluster } from '../support/kubernetes-world.js'
@@ -72,11 +73,13 @@ describe.skipIf(obstacle)(orSkipped('a pool of pods of a cluster', obstacle), ()
   })
 
   test('a pod that is deleted under its lease is lost by that name, and replaced', async () => {
-    const pool = await world.pool('lost', { budget: 1, standby: 1, profile: profile() })
+    await world.pool('lost', { budget: 1, standby: 1, profile: profile() })
     const session = firepool().session('lost', { caller: 'a', ttl: '1m' })
     const pod = (await session.run({ command: 'echo $FIREPOOL_POD' })).stdout.trim()
-    const running = session.run({ command: 'sleep 600' })
-    await waitUntil('it runs', async () => (await pool.status()).leases === 1)
+    const mark = 'job-that-loses-its-pod'
+    const running = session.run({ command: 'sleep 600', env: { MARK: mark } })
+    // Before it has started there its loss would be no failure: it would be run elsewhere.
+    await waitUntil('it runs', () => processesWith(mark).length > 0)
     await cluster.api.delete(`/api/v1/namespaces/${cluster.namespace}/pods/${pod}-g1`)
     const error = await running.catch((e: unknown) => e)
     expect(error).toBeInstanceOf(FirepoolError)
