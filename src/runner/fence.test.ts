@@ -102,6 +102,16 @@ describe('rule 1: a known job is attached to or answered', () => {
   })
 })
 
+describe('rule 1: who may ask for a known job', () => {
+  test('the owner, with the token of its grant or of any later one, also of one that is over', () => {
+    const fence = boundFence()
+    post(fence, 'j/1')
+    finish(fence, 'j/1')
+    for (const epoch of [2, 3]) fence.bind(bindRequest(epoch), 0)
+    for (const epoch of [1, 2, 3]) expect(post(fence, 'j/1', { epoch })).toBe('answer')
+  })
+})
+
 describe('rule 2: a cancel that came first', () => {
   test('refuses the job when it comes, also under a later epoch', () => {
     const fence = boundFence()

@@ -450,7 +450,8 @@ export class Fence {
   }
 
   #accessProblem(job: Accepted, tokenEpoch: number | null): Problem | undefined {
-    if (tokenEpoch === null || tokenEpoch === job.epoch || tokenEpoch === this.#epoch) return undefined
+    // A later grant of this pod was its owner's too, also one that is over by now: a run that was reset may hold no other.
+    if (tokenEpoch === null || (tokenEpoch >= job.epoch && tokenEpoch <= this.#epoch)) return undefined
     return problem(
       'InvalidRequest',
       `Job ${job.jobId} started under epoch ${job.epoch}; the token is for epoch ${tokenEpoch}. Use the token of the grant that the job was sent with.`,
