@@ -271,14 +271,19 @@ describe.skipIf(obstacle)(orSkipped('a control plane', obstacle), () => {
       })
       await pods.create(fakePod('before-frost'))
       await waitUntil('it is seen', () => seen.includes('ADDED before-frost'))
-      cluster.apiServer.freeze()
       let isAnswered = false
-      const creation = pods.create(fakePod('in-frost')).then(() => {
-        isAnswered = true
-      })
-      await new Promise((resolve) => setTimeout(resolve, 2_000))
-      expect({ isOver, isAnswered }).toEqual({ isOver: false, isAnswered: false })
-      cluster.apiServer.thaw()
+      let creation: Promise<void>
+      cluster.apiServer.freeze()
+      // What comes after this test needs an API server that answers.
+      try {
+        creation = pods.create(fakePod('in-frost')).then(() => {
+          isAnswered = true
+        })
+        await new Promise((resolve) => setTimeout(resolve, 2_000))
+        expect({ isOver, isAnswered }).toEqual({ isOver: false, isAnswered: false })
+      } finally {
+        cluster.apiServer.thaw()
+      }
       await creation
       await waitUntil('it goes on', () => seen.includes('ADDED in-frost'))
       watch.stop()

@@ -104,8 +104,11 @@ describe.skipIf(obstacle)(orSkipped('outages', obstacle), () => {
   test('an API server that hangs (SIGSTOP): its age says so, and what happened meanwhile is seen afterwards', async () => {
     const pod = await readyPod()
     cluster.apiServer.freeze()
-    await waitUntil('it is noticed', () => worker.backend.ageMs() > QUICK.idleMs + 1_000)
-    cluster.apiServer.thaw()
+    try {
+      await waitUntil('it is noticed', () => worker.backend.ageMs() > QUICK.idleMs + 1_000)
+    } finally {
+      cluster.apiServer.thaw()
+    }
     await cluster.api.delete(podPath(pod))
     await worker.until(pod, 'gone', ({ phase }) => phase === 'gone')
     await waitUntil('it is fresh again', () => worker.backend.ageMs() < QUICK.idleMs)
