@@ -100,6 +100,8 @@ describe.skipIf(obstacle)(orSkipped('outages', obstacle), () => {
     expect(worker.backend.ageMs()).toBeGreaterThan(10_000)
     // Both begin before it is back.
     const both = Promise.all([worker.backend.remove([goes]), worker.backend.create([order])])
+    // It is awaited below, when the server is there again.
+    both.catch(() => undefined)
     await cluster.apiServer.start()
     expect(await both).toEqual([undefined, [{ pod: order.pod }]])
     await worker.ready(order.pod)
