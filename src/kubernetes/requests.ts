@@ -116,10 +116,9 @@ export class Requests {
     const dateMs = Date.parse(headers.date ?? '')
     // The header has whole seconds: on average it is half of one behind.
     if (Number.isFinite(dateMs)) this.#clockAheadMs = dateMs + 500 - Date.now()
-    if (status >= 200 && status < 300) {
-      this.#granted.add(rightOf(request))
-      return text
-    }
+    // Whatever else it answers, also that there is no such object: it asks for the right first.
+    if (status !== 401 && status !== 403) this.#granted.add(rightOf(request))
+    if (status >= 200 && status < 300) return text
     const error = answerError(request, status, headers, text)
     // The others would only be told the same.
     if (status === 429)
