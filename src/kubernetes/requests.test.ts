@@ -70,6 +70,12 @@ test('a right that was there is waited for: an API server that starts has not re
   await requests.text(ASKED)
   await requests.text(ASKED)
   expect(server.calls).toHaveLength(4)
+  // That there was nothing of that name was an answer too.
+  const empty = new ScriptedConnection((n) => [says(404), forbids, ok][n]!)
+  const reader = new Requests(empty, () => 0)
+  await expect(reader.text(ASKED)).rejects.toMatchObject({ status: 404 })
+  await reader.text(ASKED)
+  expect(empty.calls).toHaveLength(3)
   // Another right, and a quota, are what they are.
   const quota = { ...says(403), text: JSON.stringify({ reason: 'Forbidden', message: 'exceeded quota: q' }) }
   const refusing = new ScriptedConnection((n) => [ok, quota, forbids][n]!)
