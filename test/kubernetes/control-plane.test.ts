@@ -261,6 +261,8 @@ describe.skipIf(obstacle)(orSkipped('a control plane', obstacle), () => {
     })
 
     test('freezes: a watch is silent and not ended, and then goes on', async () => {
+      // A test that is run once more finds the pods of its first run.
+      const [before, within] = ['before', 'within'].map((when) => `${when}-frost-${Date.now() % 100_000}`)
       const { metadata } = await cluster.api.get(pods.path)
       const seen: string[] = []
       const onEvent = ({ type, object }: KubeEvent) => seen.push(`${type} ${object.metadata?.name}`)
@@ -269,14 +271,14 @@ describe.skipIf(obstacle)(orSkipped('a control plane', obstacle), () => {
       watch.ended.then(() => {
         isOver = true
       })
-      await pods.create(fakePod('before-frost'))
-      await waitUntil('it is seen', () => seen.includes('ADDED before-frost'))
+      await pods.create(fakePod(before!))
+      await waitUntil('it is seen', () => seen.includes(`ADDED ${before}`))
       let isAnswered = false
       let creation: Promise<void>
       cluster.apiServer.freeze()
       // What comes after this test needs an API server that answers.
       try {
-        creation = pods.create(fakePod('in-frost')).then(() => {
+        creation = pods.create(fakePod(within!)).then(() => {
           isAnswered = true
         })
         await new Promise((resolve) => setTimeout(resolve, 2_000))
@@ -285,7 +287,7 @@ describe.skipIf(obstacle)(orSkipped('a control plane', obstacle), () => {
         cluster.apiServer.thaw()
       }
       await creation
-      await waitUntil('it goes on', () => seen.includes('ADDED in-frost'))
+      await waitUntil('it goes on', () => seen.includes(`ADDED ${within}`))
       watch.stop()
     })
   })
