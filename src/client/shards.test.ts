@@ -4,7 +4,7 @@ import { expect, it } from 'vitest'
 import { makeWorld } from '../../test/support/broker-world.js'
 import { statusOf } from '../broker/index.js'
 import type { Page } from '../contract/index.js'
-import { askShards, pageOfAll, wholeStatus } from './shards.js'
+import { askShards, lastShardOf, pageOfAll, wholeStatus } from './shards.js'
 
 it('pages over all shards as over one list: every row once, in the order of the shards', async () => {
   const lists = fc.array(fc.array(fc.nat(), { maxLength: 7 }), { minLength: 1, maxLength: 5 })
@@ -87,4 +87,23 @@ it('adds up the rollouts of all shards, and says why one of them has stopped', (
     stopped: { code: 'PodStartFailed' },
   })
   expect(wholeStatus(head(done), [{ name: 'p.1', shard: 1, answer: done }])).not.toHaveProperty('rollout')
+})
+
+it('shards that outlived their head are looked for only when there is no head', async () => {
+  const asked: string[] = []
+  const clientWith = (...running: string[]) =>
+    ({
+      workflow: {
+        getHandle: (id: string) => ({
+          describe: async () => {
+            asked.push(id)
+            return { status: { name: running.includes(id) ? 'RUNNING' : 'TERMINATED' } }
+          },
+        }),
+      },
+    }) as unknown as Client
+  expect(await lastShardOf(clientWith('pool/p', 'pool/p.2'), 'p')).toBe(0)
+  expect(asked).toEqual(['pool/p'])
+  expect(await lastShardOf(clientWith('pool/p.1', 'pool/p.5'), 'p')).toBe(5)
+  expect(await lastShardOf(clientWith(), 'p')).toBe(0)
 })

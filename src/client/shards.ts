@@ -46,23 +46,23 @@ export async function askShards<T>(
 }
 
 /**
- * The index of the last shard that runs, 0 when there is none. Shards outlive a head that was terminated, and only a head
- * knows how many there should be: a new one is told how far to look.
+ * The index of the last shard that outlived its head, which was terminated; 0 when there is none. Only a head knows how many there
+ * should be: a new one is told how far to look. While there is a head nobody else is asked.
  */
 export async function lastShardOf(client: Client, pool: string): Promise<number> {
+  const isRunning = async (shard: number) => {
+    try {
+      const handle = client.workflow.getHandle(poolWorkflowId(shardName(pool, shard)))
+      return (await handle.describe()).status.name === 'RUNNING'
+    } catch (error) {
+      if (error instanceof WorkflowNotFoundError) return false
+      throw error
+    }
+  }
+  if (await isRunning(0)) return 0
   const shards = Array.from({ length: LIMIT.shards - 1 }, (_, i) => i + 1)
-  const running = await Promise.all(
-    shards.map(async (shard) => {
-      try {
-        const handle = client.workflow.getHandle(poolWorkflowId(shardName(pool, shard)))
-        return (await handle.describe()).status.name === 'RUNNING' ? shard : 0
-      } catch (error) {
-        if (error instanceof WorkflowNotFoundError) return 0
-        throw error
-      }
-    }),
-  )
-  return Math.max(...running)
+  const running = await Promise.all(shards.map(isRunning))
+  return running.lastIndexOf(true) + 1
 }
 
 /** The status of a whole pool, from those of its shards; what only the head knows (spec, mode, fleet) is the head's. */
