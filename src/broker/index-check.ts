@@ -17,7 +17,8 @@ export function checkIndex(state: PoolState): string[] {
   }
   for (const kind of Object.keys(want.byKind) as (keyof Index['byKind'])[])
     same(`byKind.${kind}`, [...have.byKind[kind]], [...want.byKind[kind]])
-  for (const count of ['held', 'heldLeaving', 'waiting'] as const) same(count, have[count], want[count])
+  for (const count of ['held', 'heldAlone', 'heldLeaving', 'waiting'] as const)
+    same(count, have[count], want[count])
   for (const size of ['leaseBytes', 'podBytes', 'effectBytes', 'earlyBytes'] as const)
     same(size, have[size], want[size])
   for (const sets of ['idleByOwner', 'idleBySlot', 'claimsByOwner'] as const)
@@ -27,6 +28,14 @@ export function checkIndex(state: PoolState): string[] {
       .map(([n, { pods, starting, standby }]) => JSON.stringify([n, pods, [...starting], [...standby]]))
       .sort()
   same('generations', generations(have), generations(want))
+  const sets = ({ sets: of }: Index) =>
+    [...of]
+      .map(([set, { standby, tenants, ...counts }]) =>
+        JSON.stringify([set, counts, [...standby].sort(), sorted(tenants, String)]),
+      )
+      .sort()
+  same('sets', sets(have), sets(want))
+  same('claimsByTenant', sorted(have.claimsByTenant, String), sorted(want.claimsByTenant, String))
   same('claims', [...have.claims], [...want.claims])
   same('byHolder', sorted(have.byHolder, String), sorted(want.byHolder, String))
   const slots = (index: Index) => sorted(index.slots, (s) => `${s.claim} ${s.waiting}`)

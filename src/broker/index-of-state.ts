@@ -22,7 +22,7 @@ export interface Deadline {
 }
 
 /** A claim in the queue: higher priority first, then order of arrival. */
-interface QueueEntry {
+export interface QueueEntry {
   priority: number
   arrival: number
   leaseId: string
@@ -41,6 +41,19 @@ export interface GenerationPods {
   pods: number
   readonly starting: ReadonlySet<string>
   readonly standby: ReadonlySet<string>
+}
+
+/** Pods of one seat set. A set without pods is not there: its claim is no pod's, and holds no GPUs. */
+export interface SetPods {
+  /** all of them, also those on their way out */
+  pods: number
+  /** with a caller, until they are gone */
+  callers: number
+  /** starting or standby */
+  spare: number
+  readonly standby: ReadonlySet<string>
+  /** of pods with a caller */
+  readonly tenants: ReadonlyMap<string, number>
 }
 
 const NO_PODS: GenerationPods = { pods: 0, starting: new Set(), standby: new Set() }
@@ -68,10 +81,15 @@ export class Index {
   heldLeaving = 0
   /** generations that have pods: one, or two or three while a new template rolls */
   readonly generations = new Map<number, GenerationPods & { starting: Set<string>; standby: Set<string> }>()
+  readonly sets = new Map<number, SetPods & { standby: Set<string>; tenants: Map<string, number> }>()
+  /** pods that hold a seat and are in no set */
+  heldAlone = 0
   readonly idleByOwner = new Map<string, Set<string>>()
   readonly idleBySlot = new Map<string, Set<string>>()
   /** leases that wait for a pod, by owner: a pod that becomes idle serves them first */
   readonly claimsByOwner = new Map<string, Set<string>>()
+  /** and how many, by tenant */
+  readonly claimsByTenant = new Map<string, number>()
   readonly slots = new Map<string, SlotEntry>()
   readonly claims = new Set<string>()
   readonly byHolder = new Map<string, string>()
@@ -96,8 +114,10 @@ export class Index {
     this.byKind[pod.kind].add(pod.pod)
     this.podBytes += podBytes(pod)
     this.addToGeneration(pod)
+    this.addToSet(pod)
     if (pod.heldSince >= 0) {
       this.held++
+      if (pod.set === null) this.heldAlone++
       if (pod.kind === 'deleting') this.heldLeaving++
     }
     if (pod.kind !== 'idle') return
@@ -109,8 +129,10 @@ export class Index {
     this.byKind[pod.kind].delete(pod.pod)
     this.podBytes -= podBytes(pod)
     this.removeFromGeneration(pod)
+    this.removeFromSet(pod)
     if (pod.heldSince >= 0) {
       this.held--
+      if (pod.set === null) this.heldAlone--
       if (pod.kind === 'deleting') this.heldLeaving--
     }
     if (pod.kind !== 'idle') return
@@ -141,6 +163,34 @@ export class Index {
     if (own.pods === 0) this.generations.delete(generation)
   }
 
+  private addToSet({ pod, kind, set, heldSince, tenant }: Pod): void {
+    if (set === null) return
+    let own = this.sets.get(set)
+    if (!own) {
+      own = { pods: 0, callers: 0, spare: 0, standby: new Set(), tenants: new Map() }
+      this.sets.set(set, own)
+    }
+    own.pods++
+    if (kind === 'starting' || kind === 'standby') own.spare++
+    if (kind === 'standby') own.standby.add(pod)
+    if (heldSince < 0) return
+    own.callers++
+    count(own.tenants, tenant, 1)
+  }
+
+  private removeFromSet({ pod, kind, set, heldSince, tenant }: Pod): void {
+    if (set === null) return
+    const own = this.sets.get(set)!
+    own.pods--
+    if (kind === 'starting' || kind === 'standby') own.spare--
+    own.standby.delete(pod)
+    if (heldSince >= 0) {
+      own.callers--
+      count(own.tenants, tenant, -1)
+    }
+    if (own.pods === 0) this.sets.delete(set)
+  }
+
   addLease(lease: Lease): void {
     const { request } = lease
     this.leaseBytes += lease.bytes
@@ -157,6 +207,7 @@ export class Index {
       slot.claim = request.leaseId
       this.claims.add(request.leaseId)
       add(this.claimsByOwner, ownerKey(request), request.leaseId)
+      count(this.claimsByTenant, request.tenant, 1)
       this.queue.push(entry)
     } else {
       slot.waiters.push(entry)
@@ -177,6 +228,7 @@ export class Index {
       if (lease.claims) {
         this.claims.delete(request.leaseId)
         remove(this.claimsByOwner, ownerKey(request), request.leaseId)
+        count(this.claimsByTenant, request.tenant, -1)
       } else {
         slot.waiting--
       }
@@ -192,6 +244,12 @@ export class Index {
     }
     return slot
   }
+}
+
+function count(counts: Map<string, number>, key: string, change: 1 | -1): void {
+  const now = (counts.get(key) ?? 0) + change
+  if (now === 0) counts.delete(key)
+  else counts.set(key, now)
 }
 
 function add(map: Map<string, Set<string>>, key: string, value: string): void {

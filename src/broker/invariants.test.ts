@@ -1,11 +1,11 @@
 import { describe, expect, it } from 'vitest'
-import { makeWorld, type World } from '../../test/support/broker-world.js'
+import { makeWorld, type World, withSeatSets } from '../../test/support/broker-world.js'
 import type { PoolSpec } from '../contract/pool.js'
 import type { Effect } from './effect.js'
 import { checkIndex } from './index-check.js'
 import { INVARIANTS, type InvariantId, Monitor } from './invariants.js'
 import { restore, snapshot } from './snapshot.js'
-import type { PoolState } from './state.js'
+import type { GrantedLease, PoolState } from './state.js'
 
 /** An invariant that never fails proves nothing: each one is shown a state or a history that breaks it. */
 
@@ -37,7 +37,7 @@ const podOf = (state: PoolState, kind: string) => [...state.pods.values()].find(
 const leaseOf = (state: PoolState, kind: string) => [...state.leases.values()].find((l) => l.kind === kind)!
 
 const HARM: Record<
-  Exclude<InvariantId, 'I11' | 'I12'>,
+  Exclude<InvariantId, 'I3' | 'I11' | 'I12'>,
   (state: PoolState, w: World) => Effect[] | undefined
 > = {
   I1: (state) => {
@@ -46,12 +46,6 @@ const HARM: Record<
   },
   I2: (state) => {
     podOf(state, 'idle').owner = { caller: 'mallory', reuseTag: '' }
-    return undefined
-  },
-  I3: (state) => {
-    // The same pod under two names.
-    const pod = podOf(state, 'leased')
-    state.pods.set('twin', pod)
     return undefined
   },
   I4: (state) => {
@@ -130,6 +124,27 @@ const HARM: Record<
 describe('each invariant fails when it is broken', () => {
   it.each(Object.keys(HARM) as (keyof typeof HARM)[])('%s', (id) => {
     expect(verdict(HARM[id])).toContain(id)
+  })
+
+  it.each([
+    ['that is full', { tenant: '' }, 'beside 2 of at most 2'],
+    ['of another tenant', { tenant: 'other' }, 'for tenant other, beside tenant '],
+    ['beyond the budget', { tenant: '', set: 2 }, 'the budget allows 2'],
+  ])('I3, when a caller gets a pod in a set %s', (_, change, text) => {
+    const w = makeWorld({ spec: { budget: 4, profile: withSeatSets({ seatSet: 2 }) } })
+    const asked = ['ann', 'bob', 'carl'].map((caller) => w.request({ caller }))
+    w.advance(5_000)
+    const third = w.lease(asked[2]!) as GrantedLease
+    const [first, pod] = [w.state.pods.get(w.granted(asked[0]!).pod)!, w.state.pods.get(third.pod)!]
+    w.monitor.memory.grants.delete(asked[2]!)
+    Object.assign(pod, { set: first.set }, change)
+    const broken = w.monitor.observe({ events: [], effects: [], now: w.now, state: w.state })
+    expect(
+      broken
+        .filter(({ id }) => id === 'I3')
+        .map((v) => v.text)
+        .join(),
+    ).toContain(text)
   })
 
   it('I11', () => {

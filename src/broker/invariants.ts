@@ -8,8 +8,9 @@ import { budgetInForce, budgetShare, ownBudget } from './policy/budget.js'
 import { isSpent } from './policy/keep-alive.js'
 import { standbyTarget } from './policy/replenish.js'
 import { isStopped } from './policy/rollout.js'
+import { ruleOf, seatsHeld, setsAllowed, setsKept } from './policy/seat-sets.js'
 import { podsAllowed } from './policy/shares.js'
-import { type GrantedLease, type Pod, type PoolState, seatOf } from './state.js'
+import type { GrantedLease, Pod, PoolState, WaitingLease } from './state.js'
 
 export { checkIndex } from './index-check.js'
 
@@ -49,7 +50,7 @@ export interface Violation {
 export const INVARIANTS: Record<InvariantId, Invariant> = {
   I1: oneLeasePerEpoch,
   I2: oneOwnerPerPod,
-  I3: onePodPerSeat,
+  I3: withinSeatSets,
   I4: withinBudget,
   I5: standbysHoldNothing,
   I6: requestsEnd,
@@ -156,24 +157,42 @@ function oneOwnerPerPod({ state, effects }: Seen, memory: Memory): string[] {
   return broken
 }
 
-function onePodPerSeat({ state }: Seen): string[] {
-  const holders = new Map<string, string>()
+/** Whoever joins a seat set finds a place in it, and nobody of another tenant where those are kept apart. */
+function withinSeatSets(seen: Seen, memory: Memory): string[] {
+  const { state, now } = seen
+  const rule = ruleOf(state)
+  if (!rule) return []
   const broken: string[] = []
-  for (const pod of state.pods.values()) {
-    const seat = seatOf(pod)
-    if (!seat) continue
-    const key = `${seat.set}/${seat.seat}`
-    const other = holders.get(key)
-    if (other !== undefined) broken.push(`pods ${other} and ${pod.pod} hold seat ${key}`)
-    holders.set(key, pod.pod)
+  const sets = setsAllowed(state, rule, Math.max(now, state.lastStepAt))
+  for (const { lease, pod } of newGrants(seen, memory)) {
+    if (pod.epoch !== 1 || pod.set === null) continue
+    const others = [...state.pods.values()].filter(
+      (other) => other.set === pod.set && other.heldSince >= 0 && other !== pod,
+    )
+    const what = `lease ${lease.request.leaseId} got a pod in set ${pod.set}`
+    if (pod.set >= sets) broken.push(`${what}, and the budget allows ${sets}`)
+    if (others.length >= rule.pods) broken.push(`${what} beside ${others.length} of at most ${rule.pods}`)
+    const strangers = others.filter(({ tenant }) => tenant !== pod.tenant)
+    if (!rule.shared && strangers.length > 0)
+      broken.push(`${what} for tenant ${pod.tenant}, beside tenant ${strangers[0]!.tenant}`)
   }
   return broken
 }
 
 function withinBudget({ state, now }: Seen, memory: Memory): string[] {
   const pods = [...state.pods.values()]
-  const held = pods.filter((pod) => pod.heldSince >= 0).length
   const at = Math.max(now, state.lastStepAt)
+  const rule = ruleOf(state)
+  if (rule) {
+    const kept = setsKept(state, rule, at)
+    const stays = pods.some(({ kind, set, reserved }) => kind === 'idle' && !reserved && set! >= kept)
+    const more = seatsHeld(state) > memory.seats && seatsHeld(state) > budgetInForce(state, at).seats
+    return [
+      ...(stays ? [`idle pods of seat sets beyond ${kept} do not go`] : []),
+      ...(more ? [`${seatsHeld(state)} seats are held, and more than before`] : []),
+    ]
+  }
+  const held = pods.filter((pod) => pod.heldSince >= 0).length
   const { seats } = budgetInForce(state, at)
   const broken: string[] = []
   if (held > seats && held > memory.held)
@@ -348,17 +367,28 @@ function answered({ events }: Seen, pod: string, memory: Memory): boolean {
 /** No standby goes to a request while one that comes before it in the queue goes on waiting. */
 function nobodyIsOvertaken(seen: Seen, memory: Memory): string[] {
   const broken: string[] = []
-  const waiting = [...seen.state.leases.values()].filter((lease) => lease.kind === 'waiting' && lease.claims)
+  const waiting = [...seen.state.leases.values()].flatMap((lease) =>
+    lease.kind === 'waiting' && lease.claims ? [lease] : [],
+  )
   for (const { lease, pod } of newGrants(seen, memory)) {
     if (pod.epoch !== 1) continue
     const { leaseId, priority } = lease.request
     for (const other of waiting) {
       const p = other.request.priority
-      if (p > priority || (p === priority && other.arrival < lease.arrival))
+      const isBefore = p > priority || (p === priority && other.arrival < lease.arrival)
+      if (isBefore && couldHave(seen, pod, other))
         broken.push(`${leaseId} was served from the stock before ${other.request.leaseId}`)
     }
   }
   return broken
+}
+
+/** Whether a request might have had this pod, which another one got: not where its set is another tenant's. */
+function couldHave({ state }: Seen, pod: Pod, { request }: WaitingLease): boolean {
+  const rule = ruleOf(state)
+  if (!rule || rule.shared || pod.set === null || pod.tenant === request.tenant) return true
+  const { callers } = state.index.sets.get(pod.set)!
+  return callers === 1
 }
 
 /**
@@ -405,7 +435,10 @@ function standbysTaken(seen: Seen, memory: Memory): string[] {
       !isSpent(state, pod, now) &&
       !wasHarmed(seen, pod.pod),
   )
-  if (taken.length === 0 || mayHaveShed(seen)) return broken
+  const rule = ruleOf(state)
+  // Where the budget is less than a seat set there are no standbys.
+  const hasSeats = !rule || setsAllowed(state, rule, Math.max(now, state.lastStepAt)) > 0
+  if (taken.length === 0 || !hasSeats || mayHaveShed(seen)) return broken
   const { byKind } = state.index
   const room = podsAllowed(state)
   const others = state.pods.size - byKind.standby.size - byKind.starting.size - byKind.deleting.size

@@ -100,6 +100,7 @@ export function grant(turn: Turn, lease: Lease, pod: Pod, hit: HitClass): void {
   movePod(turn, pod, 'grant', {
     owner: pod.owner ?? { caller: asked.caller, reuseTag: asked.reuseTag },
     slot: asked.slot,
+    tenant: pod.owner === null && pod.set !== null ? asked.tenant : pod.tenant,
     leaseId: asked.leaseId,
     epoch,
     keepAliveAt: 0,

@@ -15,6 +15,7 @@ const START_MARGIN_MS = 10_000
 export function createPod(
   turn: Turn,
   { generation, profile }: Pick<Template, 'generation' | 'profile'>,
+  set: number | null,
 ): void {
   const { state, now } = turn
   const { spec } = state
@@ -32,6 +33,8 @@ export function createPod(
     ackedAt: -1,
     owner: null,
     slot: null,
+    set,
+    tenant: '',
     leaseId: null,
     keepAliveAt: 0,
     reserved: false,
@@ -51,6 +54,7 @@ export function createPod(
     profile,
     lifetimeMs: spec.podLifetimeMs,
     startTimeoutMs: spec.podStartMs,
+    ...(set === null ? {} : { seatSet: { index: set } }),
   }
   issue(turn, { kind: 'create', order })
 }

@@ -67,9 +67,10 @@ function firstEarlier({ index, generation }: PoolState): string | undefined {
 /** Pods for requests and stock: of the newest template, and while those do not start of the one before. */
 export function createPods(turn: Turn): void {
   const { state, now } = turn
-  const { create, createEarlier } = replenish(state, now)
+  const { create, createEarlier, plan } = replenish(state, now)
+  const set = () => (plan ? (plan.missing.shift() ?? plan.nextStock()) : null)
   const template = state.rollout?.template
-  if (template) for (let i = 0; i < createEarlier; i++) createPod(turn, template)
+  if (template) for (let i = 0; i < createEarlier; i++) createPod(turn, template, set())
   const newest = { generation: state.generation, profile: state.spec.profile }
-  for (let i = 0; i < create; i++) createPod(turn, newest)
+  for (let i = 0; i < create; i++) createPod(turn, newest, set())
 }

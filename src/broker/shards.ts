@@ -7,6 +7,7 @@ import { endLease } from './leases.js'
 import { removePod } from './pods.js'
 import { wholeBudget } from './policy/budget.js'
 import { standbyOfWhole } from './policy/replenish.js'
+import { seatsTaken } from './policy/seat-sets.js'
 import { othersHave, ownShare, shardCount } from './policy/shares.js'
 import type { PoolState, ShardRecord } from './state.js'
 import { issue, type Turn, wakeAt } from './turn.js'
@@ -61,7 +62,7 @@ function roomLeft({ state, now }: Turn): ShardCap {
   const left = (whole: number, taken: number, mine: number) =>
     Math.max(0, whole - taken - Math.max(mine, Math.min(ownShare(state, whole), whole - taken)))
   return {
-    seats: left(wholeBudget(state, now).seats, others.seats, state.index.held),
+    seats: left(wholeBudget(state, now).seats, others.seats, seatsTaken(state)),
     pods: left(state.spec.maxPods, others.pods, state.pods.size),
   }
 }
@@ -176,7 +177,8 @@ export function leave(turn: Turn): void {
 }
 
 /** What a shard answers to an order. */
-export function shardReport({ index, pods, leases }: PoolState): ShardReport {
+export function shardReport(state: PoolState): ShardReport {
+  const { index, pods, leases } = state
   const { waiting } = index
-  return { v: 1, held: index.held, pods: pods.size, leases: leases.size - waiting, waiting }
+  return { v: 1, held: seatsTaken(state), pods: pods.size, leases: leases.size - waiting, waiting }
 }

@@ -4,6 +4,8 @@ import type { Pod } from './state.js'
 
 /** Numbers, punctuation and short words of a row in a snapshot; texts are counted one by one. */
 const POD_ROW = 186
+/** Of a pod in a seat set: its number and its tenant's punctuation. */
+const SET_ROW = 8
 const LEASE_ROW = 246
 const EFFECT_ROW = 80
 /** A task token of the server has about 400 bytes, in base64 a third more: the lease of who waits by token has room for one. */
@@ -31,7 +33,8 @@ export function tokenBytes({ replyTo }: LeaseRequest, token: string | null): num
 export function podBytes(pod: Pod): number {
   const own = textBytes(pod.pod) + textBytes(pod.address) + textBytes(pod.incarnation)
   const owner = pod.owner === null ? 0 : textBytes(pod.owner.caller) + textBytes(pod.owner.reuseTag)
-  return POD_ROW + own + owner + textBytes(pod.slot ?? '')
+  const set = pod.set === null ? 0 : SET_ROW + textBytes(pod.tenant)
+  return POD_ROW + own + owner + set + textBytes(pod.slot ?? '')
 }
 
 /** The same at each attempt. A pod's profile is not written with each order (see snapshot.ts). */

@@ -45,6 +45,9 @@ type PodRow = [
   place: number,
   /** 1: it is; not there in states of earlier releases */
   reserved?: 0 | 1,
+  /** of a pod in a seat set alone */
+  set?: number,
+  tenant?: string,
 ]
 
 type LeaseRow = [
@@ -294,6 +297,7 @@ function podRow(pod: Pod, place: number): PodRow {
     pod.oldAt,
     place,
     pod.reserved ? 1 : 0,
+    ...(pod.set === null ? ([] as const) : ([pod.set, pod.tenant] as const)),
   ]
 }
 
@@ -334,6 +338,8 @@ function podOf(row: PodRow): Pod {
     ackedAt,
     owner,
     slot,
+    set: row[20] ?? null,
+    tenant: row[21] ?? '',
     leaseId,
     keepAliveAt,
     reserved: row[19] === 1,

@@ -6,26 +6,12 @@ import { Index } from './index-of-state.js'
 import type { PodKind } from './transitions.js'
 
 /**
- * Version of `step`'s behaviour. A run keeps its version and moves on only at continue-as-new. Version 2 rolls a new template
- * step by step; version 1 deleted all unused pods of the earlier one at once.
+ * Version of `step`'s behaviour. A run keeps its version and moves on only at continue-as-new. Version 3 places pods on seat sets;
+ * version 2 rolls a new template step by step; version 1 deleted all unused pods of the earlier one at once.
  */
-export const CORE_VERSION = 2
-/** The oldest version that this code still has: runs of the release before go on under it. */
+export const CORE_VERSION = 3
+/** The oldest version that this code still has: runs of releases before go on under it. */
 export const OLDEST_CORE_VERSION = 1
-
-/**
- * A SEAT is one physical GPU (or slice); the seats of one node form a SEAT SET. For now each pod that belongs to
- * a caller holds the one seat of a set of its own; the types keep seats and pods apart from the first day.
- */
-export interface Seat {
-  set: string
-  seat: number
-}
-
-export interface SeatSet {
-  id: string
-  seats: number
-}
 
 export interface Pod {
   pod: string
@@ -45,6 +31,10 @@ export interface Pod {
   /** set at the first grant, never changed (I2) */
   owner: Owner | null
   slot: string | null
+  /** the seat set that it is in (policy/seat-sets.ts), from 0; null: it has GPUs of its own, or none */
+  set: number | null
+  /** of its first caller, in a set; '' before */
+  tenant: string
   /** the lease on it, in promoting, leased and draining; null in draining when it was released meanwhile */
   leaseId: string | null
   /** when the pool acts on its idleness (leased, idle); 0: no deadline */
@@ -250,9 +240,4 @@ export function createState(
     shard: null,
     index: new Index(),
   }
-}
-
-/** The seat a pod holds: from its first grant until it is gone. */
-export function seatOf(pod: Pod): Seat | null {
-  return pod.heldSince >= 0 ? { set: pod.pod, seat: 0 } : null
 }

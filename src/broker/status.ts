@@ -17,6 +17,7 @@ import { budgetInForce, wholeBudget } from './policy/budget.js'
 import { pinOf } from './policy/keep-alive.js'
 import { standbyOfWhole, standbyTarget } from './policy/replenish.js'
 import { earlierPods, isStopped } from './policy/rollout.js'
+import { ruleOf, seatsHeld, setsAllowed } from './policy/seat-sets.js'
 import { ownShare, shardCount } from './policy/shares.js'
 import { startNotes } from './starting.js'
 import type { Lease, PoolState } from './state.js'
@@ -24,6 +25,9 @@ import type { PodKind } from './transitions.js'
 
 /** Leases named in status; the rest is in the paged queries. */
 const STATUS_LEASES = 50
+/** Seat sets named there, and tenants of one. */
+const STATUS_SETS = 64
+const STATUS_TENANTS = 8
 
 /** The answer to firepool.status: numbers derived from the state at this moment, nothing kept beside it (F15). */
 export function statusOf(state: PoolState, now: number): PoolStatus {
@@ -44,7 +48,7 @@ export function statusOf(state: PoolState, now: number): PoolStatus {
     mode: state.mode,
     budget: {
       inForce: budgetInForce(state, now).seats,
-      held: index.held,
+      held: seatsHeld(state),
       spec: state.spec.budget,
       operator: state.operator.budget,
       fleet: state.fleet?.budget ?? null,
@@ -66,6 +70,7 @@ export function statusOf(state: PoolState, now: number): PoolStatus {
       retryAtMs: state.breaker.openUntil,
       last: state.breaker.last,
     },
+    ...seatSetsOf(state, now),
     ...(rollout ? { rollout } : {}),
     ...(notes.length > 0 ? { starting: notes } : {}),
     grants: { ...state.counters.grants },
@@ -77,6 +82,25 @@ export function statusOf(state: PoolState, now: number): PoolStatus {
     effectsInFlight: state.effects.size,
     leased: grantedRows(state),
     ...(state.spec.shards > 1 || state.shards.size > 0 ? { shards: shardsOf(state, now) } : {}),
+  }
+}
+
+function seatSetsOf(state: PoolState, now: number): Pick<PoolStatus, 'seatSets'> {
+  const rule = ruleOf(state)
+  if (!rule) return {}
+  const rows = [...state.index.sets].sort(([a], [b]) => a - b).slice(0, STATUS_SETS)
+  return {
+    seatSets: {
+      seats: rule.seats,
+      pods: rule.pods,
+      allowed: setsAllowed(state, rule, now),
+      rows: rows.map(([set, { callers, spare, tenants }]) => ({
+        set,
+        callers,
+        spare,
+        tenants: [...tenants.keys()].slice(0, STATUS_TENANTS),
+      })),
+    },
   }
 }
 
@@ -152,6 +176,7 @@ export function podsPage(state: PoolState, page: PageRequest): Page<PodRow> {
     sinceMs: pod.since,
     keepAliveAtMs: pod.keepAliveAt > 0 ? pod.keepAliveAt : null,
     pinned: pod.reserved || pinOf(state, pod) > 0,
+    ...(pod.set === null ? {} : { set: pod.set }),
     ...(pod.note ? { note: `${pod.note.reason}: ${pod.note.message}` } : {}),
   }))
 }

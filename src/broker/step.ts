@@ -4,7 +4,7 @@ import { poolOfShard } from '../contract/shards.js'
 import { takeEarlyToken } from './early-tokens.js'
 import type { Effect } from './effect.js'
 import type { PoolEvent } from './event.js'
-import type { Deadline } from './index-of-state.js'
+import type { Deadline, QueueEntry } from './index-of-state.js'
 import {
   announce,
   announceDeadline,
@@ -19,10 +19,11 @@ import {
 import { startFailed } from './losses.js'
 import { observed } from './observe.js'
 import { drainPod, removePod, setKeepAlive, unreserve } from './pods.js'
-import { budgetInForce, budgetShare, ownBudget } from './policy/budget.js'
+import { budgetShare, ownBudget } from './policy/budget.js'
 import { pinOf, STALE_ASK_MS } from './policy/keep-alive.js'
-import { leaseForIdle, oldestStandby, standbyPod, warmPodFor } from './policy/placement.js'
+import { dispensableStandby, leaseForIdle, standbyFor, warmPodFor } from './policy/placement.js'
 import { replenish } from './policy/replenish.js'
+import { placesLeft, ruleOf, setsKept } from './policy/seat-sets.js'
 import { changeTemplate, createPods, roll } from './rollout.js'
 import { retryEffect, settle } from './settle.js'
 import { isNews, leave, tellShards } from './shards.js'
@@ -198,10 +199,10 @@ function applySpec(turn: Turn, spec: PoolState['spec']): void {
 
 /** Standbys beyond the need leave at once when somebody lowered the target. */
 function shed(turn: Turn): void {
-  let { excess } = replenish(turn.state, turn.now)
-  for (const name of [...turn.state.index.byKind.standby]) {
-    if (excess-- <= 0) return
-    removePod(turn, turn.state.pods.get(name)!)
+  for (let { excess } = replenish(turn.state, turn.now); excess > 0; excess--) {
+    const pod = dispensableStandby(turn.state, turn.now)
+    if (!pod) return
+    removePod(turn, pod)
   }
 }
 
@@ -333,34 +334,60 @@ function serve(turn: Turn): void {
 function serveQueue(turn: Turn): void {
   const { state, now } = turn
   const { queue, byKind, claims } = state.index
-  const { seats } = budgetInForce(state, now)
-  while (claims.size > 0 && byKind.standby.size > 0 && state.index.held < seats) {
+  const passed: QueueEntry[] = []
+  // A tenant without a standby in a set of its own, or in one that is free, has none for the rest of this turn.
+  const without = new Set<string>()
+  while (claims.size > passed.length && byKind.standby.size > 0 && placesLeft(state, now) > 0) {
     const entry = queue.pop()
     assert(entry !== undefined, () => 'a claim is not in the queue')
     const lease = state.leases.get(entry.leaseId)
     if (lease?.kind !== 'waiting' || !lease.claims) continue
-    const pod = standbyPod(state)!
-    // Ready before the request came: it did not wait for a start.
-    grant(turn, lease, pod, pod.since <= lease.arrivedAt ? 'standby' : 'cold')
+    const { tenant } = lease.request
+    const pod = without.has(tenant) ? null : standbyFor(state, lease, now)
+    if (pod) {
+      // Ready before the request came: it did not wait for a start.
+      grant(turn, lease, pod, pod.since <= lease.arrivedAt ? 'standby' : 'cold')
+    } else {
+      without.add(tenant)
+      passed.push(entry)
+    }
   }
+  for (const entry of passed) queue.push(entry)
 }
 
 function shape(turn: Turn): void {
   roll(turn)
   createPods(turn)
   retire(turn)
-  shrink(turn)
+  if (ruleOf(turn.state)) vacate(turn)
+  else shrink(turn)
 }
 
 /** Standbys that nobody needs leave when they have stood for a keep-alive, at once from a pool that is emptied. */
 function retire(turn: Turn): void {
   const { state, now } = turn
   const waits = state.mode === 'running' || state.mode === 'paused' ? state.spec.keepAliveMs : 0
-  for (let { excess } = replenish(state, now); excess > 0; excess--) {
-    const oldest = oldestStandby(state)!
-    if (oldest.since + waits > now) return
-    removePod(turn, oldest)
+  const { excess, inTheWay } = replenish(state, now)
+  for (let n = 1; n <= excess; n++) {
+    const pod = dispensableStandby(state, now)
+    if (!pod || (n > inTheWay && pod.since + waits > now)) return
+    removePod(turn, pod)
   }
+}
+
+/** The budget shrank below the seat sets that there are: the last ones are emptied, held pods are asked. */
+function vacate(turn: Turn): void {
+  const { state, now } = turn
+  const kept = setsKept(state, ruleOf(state)!, now)
+  const over = [...state.pods.values()].filter(({ set }) => set !== null && set >= kept)
+  for (const pod of over) {
+    const { kind, reserved } = pod
+    if (kind === 'starting' || kind === 'standby' || (kind === 'idle' && !reserved)) removePod(turn, pod)
+  }
+  askToLeave(
+    turn,
+    over.filter(({ kind }) => kind === 'leased'),
+  )
 }
 
 /** The budget shrank below what is held: idle pods go, oldest first; held ones are asked, oldest first (I4). */
@@ -379,13 +406,22 @@ function shrink(turn: Turn): void {
     removePod(turn, pod)
     over--
   }
-  if (over <= 0 || now < state.shrinkAt) return
+  askToLeave(
+    turn,
+    [...byKind.leased].map((name) => state.pods.get(name)!),
+    over,
+  )
+}
+
+/** Asks pods of held leases to drain, a few times a minute as long as there are any; `most` of them. */
+function askToLeave(turn: Turn, pods: Pod[], most = pods.length): void {
+  const { state, now } = turn
+  if (most <= 0 || now < state.shrinkAt) return
   state.shrinkAt = now + SHRINK_MS
   wakeAt(turn, state.shrinkAt, 'pool', 'shrink')
   // Whoever got a pod in this very step is about to use it: it is asked the next time.
-  const mayBeAsked = (pod: Pod) => pod.since < now && pinOf(state, pod) === 0
-  const asked = [...byKind.leased].filter((name) => mayBeAsked(state.pods.get(name)!)).slice(0, over)
-  for (const name of asked) drainPod(turn, state.pods.get(name)!)
+  const asked = pods.filter((pod) => pod.since < now && pinOf(state, pod) === 0).slice(0, most)
+  for (const pod of asked) drainPod(turn, pod)
 }
 
 function describeHolders(turn: Turn): void {

@@ -15,7 +15,7 @@ const CELLS = KINDS.flatMap((kind) => EVENTS.map((event) => [kind, event, TRANSI
 function aTurn(kind: PodKind): { turn: Turn; pod: Pod } {
   const state = createState(makeWorld().state.spec, 'abc123', 0)
   const turn: Turn = { state, now: 1, effects: [], newClaims: [], newIdle: [], answered: new Set() }
-  createPod(turn, { generation: 1, profile: state.spec.profile })
+  createPod(turn, { generation: 1, profile: state.spec.profile }, null)
   const [pod] = state.pods.values()
   if (!pod) throw new Error('no pod')
   state.index.removePod(pod)

@@ -71,6 +71,7 @@ function factsOf(spec: PoolSpec, status: PoolStatus, now: number): [string, stri
     ['queue', queueLine(status)],
     ['pods', podsLine(status, spec)],
     ...shardFacts(status),
+    ...seatSetFacts(status),
     ['times', timesLine(spec)],
     ['profile', profileLine(spec)],
   ]
@@ -114,6 +115,22 @@ function shardFacts({ shards }: PoolStatus): [string, string][] {
   return [
     ['shards', `${shards.wanted}, requests go to ${shards.routes}`],
     ...rows.map((row): [string, string] => ['', row]),
+  ]
+}
+
+/** A line for each seat set that has pods; none for a pool without. */
+function seatSetFacts({ seatSets }: PoolStatus): [string, string][] {
+  if (!seatSets) return []
+  const { seats, pods, allowed, rows } = seatSets
+  const lines = rows.map(({ set, callers, spare, tenants }) => {
+    const whose = tenants.filter((tenant) => tenant !== '').join(', ')
+    const of = whose === '' ? '' : ` of ${whose}`
+    return `${set}: ${counted(callers, 'pod')} with a caller${of}, ${spare} without`
+  })
+  const rule = `${counted(seats, 'seat')} and at most ${counted(pods, 'pod')} with callers each`
+  return [
+    ['seat sets', `${allowed} in the budget, ${rule}`],
+    ...lines.map((line): [string, string] => ['', line]),
   ]
 }
 

@@ -6,7 +6,7 @@ import type { KubernetesProfile } from './pool.js'
 const spec = (gpu: unknown, template: object = {}) => ({
   v: 1,
   name: 'h200',
-  budget: 1,
+  budget: 8,
   profile: { backend: 'kubernetes', image: 'a/b:1', gpu, template },
 })
 
@@ -49,6 +49,8 @@ test('a provider fills in what it is asked for', () => {
     colocation: false,
     isolation: 'none',
     idle: 'hold',
+    trust: 'tenant',
+    duty: 0.6,
     memoryBytes: null,
     share: null,
     cores: null,

@@ -6,6 +6,7 @@ import { type Problem, problem } from './errors.js'
 import { LIMIT, TIMEOUT } from './limits.js'
 import { refuseUnknownNames } from './option-names.js'
 import type { JobSurroundings, KubernetesProfile, LocalProfile, PoolSpec, Profile } from './pool.js'
+import { seatSetRule } from './seat-set.js'
 
 /** Most of a spec's numbers, with their bounds and defaults. */
 const MAX_START_DELAY_MS = 10 * 60_000
@@ -30,10 +31,12 @@ export function readPoolSpec(value: unknown): Checked<PoolSpec> {
     return invalid(`this Firepool understands version 1 of a pool spec, not ${shown(value.v)}`)
   const name = checkPoolName(value.name)
   if (name.problem) return name
-  const numbers = checkNumbers(value)
-  if (numbers.problem) return numbers
+  const budget = checkNumber('budget', value.budget, { min: 0, max: LIMIT.pods })
+  if (budget.problem) return budget
   const profile = checkProfile(value.profile ?? {})
   if (profile.problem) return profile
+  const numbers = checkNumbers(value, budget.value, podsWithCallers(budget.value, profile.value))
+  if (numbers.problem) return numbers
   const spec: PoolSpec = { v: 1, name: name.value, ...numbers.value, profile: profile.value }
   const bytes = utf8Bytes(JSON.stringify(spec))
   if (bytes > LIMIT.specBytes)
@@ -44,16 +47,32 @@ export function readPoolSpec(value: unknown): Checked<PoolSpec> {
 }
 
 /** What each field may say by itself, but not beside the others: such a pool would run and serve nobody, or too few. */
-function contradictionIn({ name, budget, maxPods, shards, profile }: PoolSpec): { problem: Problem } | null {
+function contradictionIn({
+  name,
+  budget,
+  guarantee,
+  maxPods,
+  shards,
+  profile,
+}: PoolSpec): { problem: Problem } | null {
   if (maxPods < Math.max(1, budget)) {
     const needs = budget > 0 ? `the budget of ${budget} needs` : 'one pod'
     return invalid(
       `maxPods is ${maxPods}, less than ${needs}; it bounds all pods, standbys and pods on their way included: raise it to ${Math.max(1, budget)} or more, or leave it out`,
     )
   }
-  if (shards > 1 && budget < shards)
+  const { seats } = seatSetRule(profile) ?? { seats: 1 }
+  if (budget % seats !== 0)
     return invalid(
-      `shards is ${shards}, more than the budget of ${budget}: a shard without a seat would serve none of its callers; lower shards or raise the budget`,
+      `budget is ${budget}, and a seat set has ${seats} seats (profile.gpu: seatSet / count): the rest of it would serve nobody; make it a multiple of ${seats}`,
+    )
+  if (guarantee % seats !== 0)
+    return invalid(
+      `guarantee is ${guarantee}, and a seat set has ${seats} seats (profile.gpu: seatSet / count); make it a multiple of ${seats}`,
+    )
+  if (shards > 1 && budget < shards * seats)
+    return invalid(
+      `shards is ${shards}, more than the budget of ${budget} has ${seats === 1 ? 'seats' : 'seat sets'}: a shard without one would serve none of its callers; lower shards or raise the budget`,
     )
   if (shards > 1 && name.length > LIMIT.poolNameChars - SHARD_SUFFIX_CHARS)
     return invalid(
@@ -113,19 +132,28 @@ export function checkSpecNames(value: Record<string, unknown>): Checked<true> {
   return refuseUnknownNames('profile.limits', 'field', limits, Object.keys(NO_LIMITS))
 }
 
-function checkNumbers(value: Record<string, unknown>): Checked<Omit<PoolSpec, 'v' | 'name' | 'profile'>> {
-  const budget = checkNumber('budget', value.budget, { min: 0, max: LIMIT.pods })
-  if (budget.problem) return budget
+/** As many as the budget lets there be at once: parked pods take turns on its seats. */
+function podsWithCallers(budget: number, profile: Profile): number {
+  const rule = seatSetRule(profile)
+  return rule ? Math.floor(budget / rule.seats) * rule.pods : budget
+}
+
+/** @param callers pods that may be callers' at once */
+function checkNumbers(
+  value: Record<string, unknown>,
+  budget: number,
+  callers: number,
+): Checked<Omit<PoolSpec, 'v' | 'name' | 'profile'>> {
   const standby = checkNumber('standby', value.standby, { min: 0, max: LIMIT.pods, otherwise: 0 })
   if (standby.problem) return standby
   const shards = checkNumber('shards', value.shards, { min: 1, max: LIMIT.shards, otherwise: 1 })
   if (shards.problem) return shards
   // Room for pods that are on their way out while their successors start, in each shard.
-  const pods = budget.value + standby.value
+  const pods = callers + standby.value
   const surge = Math.max(2 * shards.value, Math.ceil(pods / 10))
-  const out = { budget: budget.value, standby: standby.value } as Omit<PoolSpec, 'v' | 'name' | 'profile'>
+  const out = { budget, standby: standby.value } as Omit<PoolSpec, 'v' | 'name' | 'profile'>
   const rest = [
-    ['guarantee', { min: 0, max: LIMIT.pods, otherwise: budget.value }],
+    ['guarantee', { min: 0, max: LIMIT.pods, otherwise: budget }],
     ['maxPods', { min: 0, max: LIMIT.pods, otherwise: Math.min(LIMIT.pods, pods + surge) }],
     ['queueLimit', { min: 0, max: LIMIT.queue, otherwise: LIMIT.queue }],
     ['keepAliveMs', { min: 0, max: LIMIT.keepAliveMsMax, otherwise: TIMEOUT.keepAliveMs, duration: true }],

@@ -85,7 +85,7 @@ function everyWaitReason(): string[] {
       mode,
       breaker: { openUntil },
       index: { held },
-      spec,
+      spec: { ...spec, profile: { backend: 'local' } },
       operator: { budget: null },
       fleet: null,
       shards: new Map(),

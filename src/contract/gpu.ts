@@ -15,6 +15,10 @@ export type Isolation = (typeof ISOLATIONS)[number]
 export const GPU_IDLES = ['hold', 'park', 'checkpoint'] as const
 export type GpuIdle = (typeof GPU_IDLES)[number]
 
+/** Whose pods may be in one seat set: those of one tenant at a time, or everybody's. */
+export const GPU_TRUSTS = ['tenant', 'shared'] as const
+export type GpuTrust = (typeof GPU_TRUSTS)[number]
+
 /** Nodes have 1, 2, 4 or 8 GPUs, and sets of other sizes would leave some of them to nobody. */
 export const GPU_COUNTS = [1, 2, 4, 8] as const
 export type GpuCount = (typeof GPU_COUNTS)[number]
@@ -31,6 +35,13 @@ export interface GpuShare {
   /** at least this between pods on one GPU */
   isolation: Isolation
   idle: GpuIdle
+  /** who may be in one seat set together */
+  trust: GpuTrust
+  /**
+   * what part of the time a caller's job has its GPUs, the hand-back included: (job + hand-back) / (job + pause), from 0.01 to 1. It bounds
+   * how many parked pods are in one seat set
+   */
+  duty: number
   /** of a share: device memory of each GPU, bytes; null: by `share`, or not said */
   memoryBytes: number | null
   /** of a share: part of each GPU's memory, in hundredths from 0.01 to 1 */
@@ -51,7 +62,7 @@ export interface GpuShare {
 
 /** Which seat set of its pool a pod is in. */
 export interface SeatSetPlace {
-  /** from 0 in each generation of the pool */
+  /** from 0 in each pool */
   index: number
   /** the GPUs that make it, where the provider pins pods to GPUs */
   gpus?: string[]

@@ -123,6 +123,8 @@ export interface PoolStatus {
   leases: number
   queue: { capacity: number; slotBusy: number; limit: number; oldestWaitMs: number }
   breaker: { open: boolean; failures: number; retryAtMs: number | null; last: Problem | null }
+  /** of a pool whose pods share the GPUs of a node */
+  seatSets?: SeatSetsStatus
   /** absent when all pods are of the newest generation */
   rollout?: RolloutStatus
   /** what starting pods wait for, by reason, when that is more than time; absent when nothing is known */
@@ -142,6 +144,26 @@ export interface PoolStatus {
   leased: { leaseId: string; caller: string; slot: string; pod: string; epoch: number; sinceMs: number }[]
   /** of a pool with shards: its numbers above are those of shard 0 in the query's answer, of all of them in the client's */
   shards?: ShardsStatus
+}
+
+/** Where the pods of a pool with seat sets are. */
+export interface SeatSetsStatus {
+  /** jobs that run on a set at one time */
+  seats: number
+  /** pods with a caller in a set, at most */
+  pods: number
+  /** sets that the budget allows now */
+  allowed: number
+  /** sets that have pods, the first 64 */
+  rows: {
+    set: number
+    /** pods with a caller */
+    callers: number
+    /** pods that start, and standbys */
+    spare: number
+    /** of those callers, the first 8 */
+    tenants: string[]
+  }[]
 }
 
 /** A change of template under way. */
@@ -194,6 +216,8 @@ export interface PodRow {
   keepAliveAtMs: number | null
   /** its lease is pinned, or it is kept for the slot of one that was */
   pinned: boolean
+  /** its seat set, in a pool that has some */
+  set?: number
   /** what it waits for while it starts, when that is more than time: reason and message; or why nobody gets it after its lease */
   note?: string
 }

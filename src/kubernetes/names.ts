@@ -12,6 +12,8 @@ export const LABEL = {
   /** the pod's name in Firepool, shortened to what a label may have */
   pod: `${LABEL_PREFIX}pod`,
   generation: `${LABEL_PREFIX}generation`,
+  /** of a pod in a seat set: its number in the pool */
+  seatSet: `${LABEL_PREFIX}seat-set`,
 } as const
 
 export const ANNOTATION = {
@@ -67,6 +69,11 @@ function shortened(name: string, suffix: string): string {
   if (whole.length <= NAME_CHARS) return whole
   const kept = name.slice(0, NAME_CHARS - suffix.length - HASH_CHARS - 1).replace(/[^a-z0-9]+$/, '')
   return `${kept}-${hash(name, HASH_CHARS)}${suffix}`
+}
+
+/** Tells texts apart in a name. */
+export function shortHash(text: string): string {
+  return hash(text, HASH_CHARS)
 }
 
 function hash(text: string, chars: number): string {

@@ -68,6 +68,7 @@ export function labelsOf(order: PodOrder, broker: string): Record<string, string
     [LABEL.pool]: order.pool,
     [LABEL.pod]: podLabel(order.pod),
     [LABEL.generation]: String(order.generation),
+    ...(order.seatSet === undefined ? {} : { [LABEL.seatSet]: String(order.seatSet.index) }),
   }
 }
 

@@ -25,4 +25,9 @@ export const PATCHES: Readonly<Record<string, Patch>> = {
     historyBefore: 'pool-template-before',
     historyAfter: 'pool-rollout',
   },
+  'firepool-seat-sets': {
+    change: 'a pool begins with version 3 of the core, which places pods on seat sets',
+    historyBefore: 'pool-rollout',
+    historyAfter: 'pool-seat-sets',
+  },
 }

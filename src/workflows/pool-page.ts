@@ -122,6 +122,11 @@ function facts(state: PoolState, status: PoolStatus, now: number): string {
   return [
     `- **Budget**: ${budget.held} of ${budget.inForce} seats held (${budgetInForce(state, now).reason}; guarantee ${budget.guarantee})`,
     `- **Pods**: ${state.pods.size} of at most ${maxPods}: ${kinds.join(', ')}`,
+    ...(status.seatSets
+      ? [
+          `- **Seat sets**: ${status.seatSets.allowed} in the budget, with ${status.seatSets.seats} seats and at most ${status.seatSets.pods} pods with callers each`,
+        ]
+      : []),
     `- **Leases**: ${status.leases} held. Granted so far: ${grants.warm} warm, ${grants.standby} standby, ${grants.cold} cold`,
     `- **Ended so far**: ${ended.length === 0 ? 'none' : ended.map(([end, count]) => `${count} ${end}`).join(', ')}`,
     `- **Keep-alive**: an idle pod stays with its caller for ${formatMs(keepAliveMs)}`,

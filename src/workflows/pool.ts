@@ -82,7 +82,8 @@ export async function pool(input: PoolInput): Promise<{ v: 1; pool: string; end:
  */
 function coreVersionOf(carried: Snapshot | undefined): number {
   if (carried?.coreVersion === CORE_VERSION) return CORE_VERSION
-  return patched('firepool-rollout') ? CORE_VERSION : (carried?.coreVersion ?? OLDEST_CORE_VERSION)
+  if (patched('firepool-seat-sets')) return CORE_VERSION
+  return patched('firepool-rollout') ? 2 : (carried?.coreVersion ?? OLDEST_CORE_VERSION)
 }
 
 class PoolEntity {

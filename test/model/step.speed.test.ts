@@ -1,7 +1,8 @@
 import { expect, it } from 'vitest'
 import type { EffectKind, EffectResult } from '../../src/broker/effect.js'
 import { createState, type PoolEvent, type PoolState, step } from '../../src/broker/index.js'
-import { aSpec } from '../support/broker-world.js'
+import type { PoolSpec } from '../../src/contract/pool.js'
+import { aSpec, withSeatSets } from '../support/broker-world.js'
 
 /**
  * The cost of a step must not grow with the pool: measured as a ratio within one run, alternating, so that a busy
@@ -21,8 +22,9 @@ class Pool {
   now = T0
   private n = 0
 
-  constructor(pods: number, waiting: number) {
-    const spec = aSpec({ budget: pods, maxPods: LIMITLESS, queueLimit: LIMITLESS, keepAliveMs: 3_600_000 })
+  constructor(pods: number, waiting: number, change: Partial<PoolSpec> = {}) {
+    const limits = { maxPods: LIMITLESS, queueLimit: LIMITLESS, keepAliveMs: 3_600_000 }
+    const spec = aSpec({ budget: pods, ...limits, ...change })
     this.state = createState(spec, 'abc123', this.now)
     for (let i = 0; i < pods; i++) {
       this.send({ kind: 'request', request: this.request(`held${i}`) })
@@ -99,6 +101,12 @@ class Pool {
 
 const LIMITLESS = 1_000_000
 
+/** Sets of 8 seats for 20 parked pods each; one more than is held, so that there is room to plan with. */
+const SETS = (pods: number): Partial<PoolSpec> => ({
+  budget: 8 * (pods / 20 + 1),
+  profile: withSeatSets({ seatSet: 8, idle: 'park', duty: 0.26, trust: 'shared' }),
+})
+
 const ANSWERS: Record<EffectKind, EffectResult> = {
   create: { kind: 'created' },
   delete: { kind: 'deleted' },
@@ -132,6 +140,7 @@ it.each([
   ['pods', (n: number) => new Pool(n, 0)],
   ['waiting requests', (n: number) => new Pool(20, n)],
   ['pods and as many waiting requests', (n: number) => new Pool(n, n)],
+  ['pods on seat sets', (n: number) => new Pool(n, 0, SETS(n))],
   ['pods of an earlier template', (n: number) => new Pool(n, 0).change()],
 ])('a step costs the same with many %s', (what, make) => {
   const us = compare(make(SMALL), make(LARGE))

@@ -1,7 +1,9 @@
 import fc from 'fast-check'
 import type { Effect } from '../../src/broker/effect.js'
 import { CORE_VERSION, OLDEST_CORE_VERSION, snapshot, stateBytes } from '../../src/broker/index.js'
-import { aSpec, type Handling, World } from './broker-world.js'
+import type { PoolSpec } from '../../src/contract/pool.js'
+import { seatSetRule } from '../../src/contract/seat-set.js'
+import { aSpec, type Handling, World, withSeatSets } from './broker-world.js'
 
 /** Templates between which a pool goes back and forth; pods of one of them never start. */
 const TEMPLATES = { first: {}, other: { A: '1' }, third: { A: '2' }, broken: { BROKEN: 'PrepareFailed' } }
@@ -55,6 +57,8 @@ export interface History {
   startMs: number
   /** of the pool's first run: the next ones have the newest */
   coreVersion: number
+  /** of a pool whose pods share GPUs; null: of one whose pods do not */
+  sets: { seatSet: 1 | 2 | 4; idle: 'hold' | 'park'; trust: 'tenant' | 'shared' } | null
   spec: { budget: number; standby: number; maxPods: number; queueLimit: number; keepAliveMs: number }
   ops: Op[]
 }
@@ -169,13 +173,20 @@ export const history: fc.Arbitrary<History> = fc.record({
     queueLimit: fc.integer({ min: 1, max: 10 }),
     keepAliveMs: fc.constantFrom(0, 1_000, 60_000),
   }),
+  sets: fc.option(
+    fc.record({
+      seatSet: fc.constantFrom(1, 2, 4),
+      idle: fc.constantFrom('hold', 'park'),
+      trust: fc.constantFrom('tenant', 'shared'),
+    }),
+  ),
   coreVersion: fc.constantFrom(OLDEST_CORE_VERSION, CORE_VERSION, CORE_VERSION, CORE_VERSION),
   ops: fc.array(op, { maxLength: 60 }),
 })
 
 /** Runs a history; every step is checked by the invariants, and a violation throws. */
 export function play(h: History): World {
-  const world = new World({ spec: h.spec, seed: h.seed, coreVersion: h.coreVersion })
+  const world = new World({ spec: specOf(h), seed: h.seed, coreVersion: h.coreVersion })
   const { random } = world
   world.backend.startMs = () => (random.chance(h.faults / 4) ? Number.NaN : h.startMs * (0.5 + random.next()))
   world.handling = (): Partial<Handling> => {
@@ -190,6 +201,11 @@ export function play(h: History): World {
     if (each.op === 'wait') checkSize(world)
   }
   return world
+}
+
+/** One caller in ten finds its set busy: of two pods for a seat, where they park. */
+function specOf({ spec, sets }: History): Partial<PoolSpec> {
+  return sets ? { ...spec, profile: withSeatSets({ ...sets, duty: 0.2 }) } : spec
 }
 
 type Requests = ReturnType<World['aRequest']>[]
@@ -255,7 +271,7 @@ function apply(world: World, asked: Requests, o: Op, h: History): void {
       return
     case 'apply': {
       const { op: _, profile, ...change } = o
-      const spec = aSpec({ ...h.spec, ...change })
+      const spec = aSpec({ ...specOf(h), ...change })
       spec.profile = { ...spec.profile, env: TEMPLATES[profile] }
       world.send({ kind: 'apply', spec })
       return
@@ -288,6 +304,7 @@ function ask(world: World, asked: Requests, o: Extract<Op, { op: 'request' }>): 
   const request = world.aRequest({
     caller,
     workflowId,
+    tenant: String((o.caller + o.by) % 2),
     slot: String(o.slot),
     reuseTag: ['', 't1', 't1\u0000'][o.tag]!,
     priority: o.priority,
@@ -367,14 +384,23 @@ export function settleDown(world: World): string[] {
   for (const effect of state.effects.values()) left.push(`effect ${effect.kind} ${effect.id}`)
   for (const pod of state.pods.values())
     if (pod.kind !== 'standby') left.push(`pod ${pod.pod} is ${pod.kind}`)
-  const standby = Math.min(state.spec.standby, state.spec.maxPods)
+  const rule = seatSetRule(state.spec.profile)
+  const seats = state.fleet ? Math.min(state.spec.budget, state.spec.guarantee) : state.spec.budget
+  const hasSeats = !rule || state.coreVersion < 3 || seats >= rule.seats
+  const standby = hasSeats ? Math.min(state.spec.standby, state.spec.maxPods) : 0
   // Without a pod to try it on a template stays unproven.
   if (state.rollout && standby > 0) left.push('a rollout')
   if (state.pods.size !== standby) left.push(`${state.pods.size} pods, the target is ${standby}`)
   for (const pod of world.backend.pods.keys()) if (!state.pods.has(pod)) left.push(`orphan ${pod}`)
   if (state.tombstones.size > 0) left.push(`${state.tombstones.size} tombstones`)
   if (state.earlyTokens.size > 0) left.push(`${state.earlyTokens.size} early tokens`)
-  if (state.index.slots.size + state.index.byHolder.size + state.index.claimsByOwner.size > 0)
+  if (
+    state.index.slots.size +
+      state.index.byHolder.size +
+      state.index.claimsByOwner.size +
+      state.index.claimsByTenant.size >
+    0
+  )
     left.push('entries of the index')
   return left
 }

@@ -13,8 +13,9 @@ import {
 } from '../../src/broker/index.js'
 import { Monitor, type Violation } from '../../src/broker/invariants.js'
 import type { PodOrder } from '../../src/contract/backend.js'
+import type { GpuShare } from '../../src/contract/gpu.js'
 import type { Grant, LeaseEnd, LeaseRequest } from '../../src/contract/lease.js'
-import type { PoolSpec, ShardOrder } from '../../src/contract/pool.js'
+import type { PoolSpec, Profile, ShardOrder } from '../../src/contract/pool.js'
 import { Random } from './random.js'
 import { SimulatedBackend } from './simulated-backend.js'
 
@@ -35,6 +36,22 @@ export function aSpec(change: Partial<PoolSpec> = {}): PoolSpec {
     shards: 1,
     profile: { backend: 'local', env: {}, startDelay: null, limits, prepare: null },
     ...change,
+  }
+}
+
+/** A profile whose pods share the GPUs of a node; nothing of it is looked at but its `gpu`. */
+export function withSeatSets(gpu: Partial<GpuShare> = {}): Profile {
+  const none = { memoryBytes: null, share: null, cores: null, resource: null, scheduler: null, queue: null }
+  const share: GpuShare = {
+    ...{ provider: 'dra', count: 1, seatSet: 4, colocation: true, isolation: 'none', idle: 'hold' },
+    ...{ trust: 'tenant', duty: 0.6, ...none, deviceClass: 'gpu.nvidia.com', selector: null },
+    ...gpu,
+  }
+  const surroundings = aSpec().profile
+  return {
+    ...surroundings,
+    ...{ backend: 'kubernetes', namespace: null, image: 'i', template: {}, prePull: false },
+    gpu: share,
   }
 }
 

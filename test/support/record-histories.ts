@@ -3,8 +3,8 @@
  * taken the path that its history is there for.
  *
  * Recording replaces what older releases recorded. Once a release is out, keep its files and record beside them: with the
- * argument `shards`, `rollout` or `together` only those of pools with shards, of a change of template, or of jobs given at once, are
- * recorded, beside the others. pool-template-before cannot be recorded any more: it is a change of template as version 1 of the core
+ * argument `shards`, `rollout`, `together` or `seats` only those of pools with shards, of a change of template, of jobs given at once, or of a
+ * pool under the core that knows seat sets, are recorded, beside the others. pool-template-before cannot be recorded any more: it is a change of template as version 1 of the core
  * made it.
  */
 import type { History } from '@temporalio/common/lib/proto-utils.js'
@@ -26,6 +26,7 @@ try {
   if (only === undefined || only === 'shards') await shards()
   if (only === undefined || only === 'rollout') await rollout()
   if (only === undefined || only === 'together') await together()
+  if (only === undefined || only === 'seats') await seats()
   if (only === undefined) await whole()
   writeHistories(recorded, only !== undefined)
   console.error(`recorded: ${[...recorded.keys()].sort().join(', ')}`)
@@ -142,6 +143,20 @@ async function shortJobs(): Promise<void> {
   const handle = await world.start('loop', [{ pool: POOL, caller: 'short', jobs, release: true }])
   await handle.result()
   await record('caller-short', handle.workflowId, 'EVENT_TYPE_ACTIVITY_TASK_SCHEDULED')
+}
+
+/** A pool that begins with the core that knows seat sets. */
+async function seats(): Promise<void> {
+  const pool = await world.pool('seats', { budget: 1, standby: 1, keepAliveMs: KEEP_ALIVE_MS })
+  const { runId } = await pool.handle.describe()
+  const jobs = [{ command: 'true' }]
+  const loop = await world.start<Ran[]>('loop', [{ pool: 'seats', caller: 'uma', jobs, release: true }])
+  await loop.result()
+  await pool.handle.executeUpdate('firepool.upgrade')
+  await waitUntil('the pool continued as new', async () => (await pool.handle.describe()).runId !== runId)
+  await pool.handle.executeUpdate('firepool.delete', { args: [{ v: 1, force: true }] })
+  await pool.handle.result()
+  await record('pool-seat-sets', pool.handle.workflowId, 'firepool-seat-sets', runId)
 }
 
 /** Jobs that are given to one sandbox at once: they run one after the other, in order. */

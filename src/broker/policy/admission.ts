@@ -6,6 +6,7 @@ import { startNotes } from '../starting.js'
 import type { Lease, PoolState } from '../state.js'
 import { type BudgetInForce, budgetInForce } from './budget.js'
 import { earlierServes } from './rollout.js'
+import { isPlaceFor, placesLeft, ruleOf } from './seat-sets.js'
 import { ownShare, podsAllowed } from './shares.js'
 
 /** A tombstone in a snapshot, and everything that does not grow, but for the spec. */
@@ -31,8 +32,8 @@ const POD_ROOM_BYTES = 500
 /** Room that pods will need for those who wait already: a request without room for its pod would wait in vain. */
 function owedToPods(state: PoolState, now: number): number {
   const { claims, held } = state.index
-  const seats = Math.min(budgetInForce(state, now).seats, podsAllowed(state))
-  return Math.min(claims.size, Math.max(0, seats - held)) * POD_ROOM_BYTES
+  const room = Math.min(placesLeft(state, now), Math.max(0, podsAllowed(state) - held))
+  return Math.min(claims.size, room) * POD_ROOM_BYTES
 }
 
 /** A pod for somebody who waits: what it takes must leave room for notices, or those who are refused would not hear of it. */
@@ -125,8 +126,7 @@ export function waitReason(state: PoolState, lease: Lease, now: number): string 
   if (lease.kind === 'waiting' && !lease.claims) return 'SlotBusy'
   if (state.mode !== 'running') return `Pool${state.mode[0]!.toUpperCase()}${state.mode.slice(1)}`
   if (state.breaker.openUntil !== null && !earlierServes(state, now)) return 'PodStartFailed'
-  const { seats } = budgetInForce(state, now)
-  return state.index.held >= seats ? 'BudgetExhausted' : 'PodStarting'
+  return isPlaceFor(state, lease, now) ? 'PodStarting' : 'BudgetExhausted'
 }
 
 /**
@@ -144,24 +144,32 @@ export function waitRemedy(state: PoolState, reason: string, position: number, n
     case 'PodStartFailed':
       return `pods do not start: mend the profile and apply it (firepool pool describe ${name} says why)`
     case 'BudgetExhausted':
-      return budgetRemedy(name, budgetInForce(state, now))
+      return budgetRemedy(state, budgetInForce(state, now))
     default:
-      return startRemedy(state, position, budgetInForce(state, now))
+      return startRemedy(state, position, now)
   }
 }
 
-function budgetRemedy(pool: string, { seats, reason }: BudgetInForce): string {
+function budgetRemedy(state: PoolState, { seats, reason }: BudgetInForce): string {
+  const pool = poolOfShard(state.spec.name)
   const raise = `raise it (firepool pool resize ${pool} --budget N, or the fleet's)`
-  if (seats === 0) return `the budget is 0 (${reason}): ${raise}`
+  const rule = ruleOf(state)
+  if (seats < (rule?.seats ?? 1)) return `the budget is ${seats} (${reason}): ${raise}`
+  if (rule) {
+    const sets = Math.floor(seats / rule.seats)
+    const whose = rule.shared ? 'are full' : "are full, or other tenants'"
+    return `all ${sets} seat sets of the budget of ${seats} ${whose} (${reason}): ${raise}, or acquireTimeout`
+  }
   return `all ${seats} of the budget are held (${reason}): ${raise}, or acquireTimeout`
 }
 
 /** A seat was free, though not for everybody; a pod was not. */
-function startRemedy(state: PoolState, position: number, { seats }: BudgetInForce): string {
-  const { pods, index } = state
+function startRemedy(state: PoolState, position: number, now: number): string {
+  const { pods } = state
   const maxPods = podsAllowed(state)
-  if (position > seats - index.held)
-    return `the ${seats - index.held} free of the budget of ${seats} are for those ahead: raise it, or acquireTimeout`
+  const places = placesLeft(state, now)
+  if (position > places)
+    return `the ${places} free of the budget of ${budgetInForce(state, now).seats} are for those ahead: raise it, or acquireTimeout`
   const [note] = startNotes(state)
   if (note)
     return `${note.pods} pods start and wait (${note.reason}: ${note.message}): mend that, or raise acquireTimeout`

@@ -1,6 +1,7 @@
 import type { Owner } from '../effect.js'
 import { ownerKey, slotKey } from '../keys.js'
 import type { Lease, Pod, PoolState } from '../state.js'
+import { planSeats, ruleOf, setsAllowed, standbyInSet } from './seat-sets.js'
 
 function first(set: ReadonlySet<string> | undefined): string | undefined {
   return set?.values().next().value
@@ -37,15 +38,25 @@ export function hasWarmPod(state: PoolState, owner: Owner, slot: string): boolea
   return idle > (state.index.claimsByOwner.get(key)?.size ?? 0)
 }
 
-/** The standby for the next request: of the newest template if there is one, and of those the one that has been ready longest. */
-export function standbyPod(state: PoolState): Pod | null {
+/**
+ * The standby for a request, null when there is none where it may go: of the newest template if there is one, and of those the one that
+ * has been ready longest.
+ */
+export function standbyFor(state: PoolState, lease: Lease, now: number): Pod | null {
+  const rule = ruleOf(state)
+  if (rule) return standbyInSet(state, rule, lease, now)
   const { index, generation } = state
   const name = first(index.ofGeneration(generation).standby) ?? first(index.byKind.standby)
   return name === undefined ? null : state.pods.get(name)!
 }
 
-/** The standby that has been ready longest, of whatever template. */
-export function oldestStandby(state: PoolState): Pod | null {
-  const name = first(state.index.byKind.standby)
-  return name === undefined ? null : state.pods.get(name)!
+/** The standby that can be done without: the one that has been ready longest, of whatever template, where nobody waits for it. */
+export function dispensableStandby(state: PoolState, now: number): Pod | null {
+  const rule = ruleOf(state)
+  const plan = rule && setsAllowed(state, rule, now) > 0 ? planSeats(state, rule, now) : null
+  for (const name of state.index.byKind.standby) {
+    const pod = state.pods.get(name)!
+    if (!plan || pod.set === null || plan.surplus(pod.set) > 0) return pod
+  }
+  return null
 }

@@ -1,8 +1,8 @@
 import { LIMIT } from '../../contract/limits.js'
 import type { Breaker, PoolState } from '../state.js'
 import { hasRoomForPods } from './admission.js'
-import { budgetInForce } from './budget.js'
 import { earlierPods, earlierServes, isStopped, surge } from './rollout.js'
+import { placesLeft, planSeats, ruleOf, type SeatPlan, setsAllowed } from './seat-sets.js'
 import { ownShare, podsAllowed } from './shares.js'
 
 export interface Replenishment {
@@ -12,12 +12,16 @@ export interface Replenishment {
   createEarlier: number
   /** standbys that nobody needs */
   excess: number
+  /** those of them that go at once: somebody waits for a pod in another seat set, and there is no room for both */
+  inTheWay: number
   /** starting pods and standbys of earlier templates whose place is taken, or is needed */
   replaced: number
+  /** of a pool with seat sets */
+  plan: SeatPlan | null
   reason: string
 }
 
-const NOTHING = { create: 0, createEarlier: 0, excess: 0, replaced: 0 }
+const NOTHING = { create: 0, createEarlier: 0, excess: 0, inTheWay: 0, replaced: 0, plan: null }
 
 /** Of the whole pool. */
 export function standbyOfWhole(state: PoolState): number {
@@ -34,31 +38,35 @@ export function standbyTarget(state: PoolState): number {
  * target. What is on its way counts (F16), and so does everything else up to maxPods (F8).
  */
 export function replenish(state: PoolState, now: number): Replenishment {
-  const { byKind, held, claims } = state.index
+  const { byKind, claims } = state.index
   const have = byKind.standby.size + byKind.starting.size
   if (state.mode === 'draining' || state.mode === 'deleting') {
     return { ...NOTHING, excess: byKind.standby.size, reason: `the pool is ${state.mode}` }
   }
-  const headroom = Math.max(0, budgetInForce(state, now).seats - held)
+  const rule = ruleOf(state)
+  if (rule && setsAllowed(state, rule, now) === 0)
+    return { ...NOTHING, excess: byKind.standby.size, reason: 'the budget is less than a seat set' }
+  const plan = rule && planSeats(state, rule, now)
+  const served = plan ? plan.claims : Math.min(claims.size, placesLeft(state, now))
   const maxPods = podsAllowed(state)
   // A lowered maxPods leaves room for fewer than the target.
   const others = state.pods.size - have - byKind.deleting.size
-  const wanted = Math.min(
-    Math.min(claims.size, headroom) + standbyTarget(state),
-    Math.max(0, maxPods - others),
-  )
+  const wanted = Math.min(served + standbyTarget(state), Math.max(0, maxPods - others))
   if (state.mode === 'paused') return { ...NOTHING, reason: 'the pool is paused' }
   // Those that start to take the places of others are no reason to let others go.
   const there = state.rollout ? byKind.standby.size : have
-  const excess = Math.min(byKind.standby.size, Math.max(0, there - wanted))
+  const lacking = plan?.missing.length ?? 0
+  const inTheWay = Math.max(0, lacking - Math.max(0, maxPods - state.pods.size) - byKind.deleting.size)
+  const excess = Math.min(byKind.standby.size, Math.max(inTheWay, there - wanted))
   const replaced = state.rollout ? placesTaken(state, wanted) : 0
   // A pod costs bytes as well, and its grant more.
-  if (!hasRoomForPods(state)) return { ...NOTHING, excess, replaced, reason: 'the state is full' }
+  if (!hasRoomForPods(state)) return { ...NOTHING, excess, inTheWay, replaced, reason: 'the state is full' }
   const reason = 'requests and standby target'
   const room = Math.min(maxPods - state.pods.size, LIMIT.starting - byKind.starting.size)
   if (!state.rollout) {
     const starts = startsAllowed(state.breaker, now) - byKind.starting.size
-    return { ...NOTHING, create: Math.max(0, Math.min(wanted - have, room, starts)), excess, reason }
+    const create = Math.max(0, Math.min(Math.max(wanted - have, lacking), room, starts))
+    return { ...NOTHING, create, excess, inTheWay, plan, reason }
   }
   const createEarlier = Math.max(0, Math.min(earlierNeeded(state, wanted, now), room))
   const needed = newestNeeded(state, wanted, now)
@@ -70,6 +78,8 @@ export function replenish(state: PoolState, now: number): Replenishment {
     create,
     createEarlier,
     excess,
+    inTheWay,
+    plan,
     replaced: Math.min(stockOfEarlier(state), Math.max(replaced, makesRoom)),
     reason,
   }

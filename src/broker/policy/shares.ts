@@ -1,3 +1,4 @@
+import { seatSetRule } from '../../contract/seat-set.js'
 import { shareOf } from '../../contract/shards.js'
 import type { PoolState } from '../state.js'
 
@@ -6,11 +7,12 @@ import type { PoolState } from '../state.js'
  * its callers wait for ever, beside free seats of others. A fleet budget that expired changes nothing here: nothing is
  * drained for it.
  */
-export function shardCount({ spec, operator, fleet }: PoolState): number {
+export function shardCount({ coreVersion, spec, operator, fleet }: PoolState): number {
   if (spec.shards === 1) return 1
   const own = operator.budget ?? spec.budget
   const seats = Math.min(own, fleet?.budget ?? own)
-  return Math.max(1, Math.min(spec.shards, seats))
+  const rule = coreVersion < 3 ? null : seatSetRule(spec.profile)
+  return Math.max(1, Math.min(spec.shards, Math.floor(seats / (rule?.seats ?? 1))))
 }
 
 /** This entity's part of a number of the whole pool. What a shard knows is its own part already. */

@@ -1,5 +1,5 @@
 import { GPU_CAPABILITIES, type GpuShare } from '../../contract/index.js'
-import { anchorName, LABEL, MANAGED_BY } from '../names.js'
+import { anchorName, LABEL, MANAGED_BY, shortHash } from '../names.js'
 import { seatOfClaim } from './seat.js'
 import { type ClaimBody, type GpuShareProvider, looked, type ShareOrder } from './share.js'
 
@@ -39,13 +39,20 @@ const API = 'resource.k8s.io/v1'
 /** The pod's own name for its claim. */
 export const CLAIM = 'firepool-gpus'
 
-/** A claim's spec never changes: each generation has claims of its own. */
-function templateName({ pool, broker, generation }: ShareOrder): string {
-  return `${anchorName(pool, broker)}-g${generation}`
+/**
+ * A claim's spec never changes, so its name says what it asks for. A new template that asks for the same shares the claims of the one before:
+ * its pods take their GPUs over, where claims of their own would wait for as many that are free.
+ */
+function nameOf({ pool, broker }: ShareOrder, what: Record<string, unknown>): string {
+  return `${anchorName(pool, broker)}-${shortHash(JSON.stringify(what))}`
+}
+
+function templateName(order: ShareOrder): string {
+  return nameOf(order, request(order.gpu, order.gpu.count))
 }
 
 function setName(order: ShareOrder, index: number): string {
-  return `${templateName(order)}-set-${index}`
+  return `${nameOf(order, request(order.gpu, order.gpu.seatSet))}-set-${index}`
 }
 
 function sharedClaim(order: ShareOrder, index: number): ClaimBody {
@@ -66,12 +73,11 @@ function claimTemplate(order: ShareOrder): ClaimBody {
   }
 }
 
-function labelsOf({ pool, generation, broker }: ShareOrder): Record<string, string> {
+function labelsOf({ pool, broker }: ShareOrder): Record<string, string> {
   return {
     [LABEL.managedBy]: MANAGED_BY,
     [LABEL.broker]: broker,
     [LABEL.pool]: pool,
-    [LABEL.generation]: String(generation),
   }
 }
 

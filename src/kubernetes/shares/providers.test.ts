@@ -124,7 +124,9 @@ describe('in the pod', () => {
       'dra',
       { seatSet: { index: 2 } },
       {
-        resourceClaims: [{ name: 'firepool-gpus', resourceClaimName: 'firepool-h200-b0b0b0b0-g3-set-2' }],
+        resourceClaims: [
+          { name: 'firepool-gpus', resourceClaimName: 'firepool-h200-b0b0b0b0-e8b746c3-set-2' },
+        ],
         claims: [{ name: 'firepool-gpus' }],
         limits: {},
       },
@@ -132,7 +134,11 @@ describe('in the pod', () => {
     [
       'dra',
       {},
-      { resourceClaims: [{ name: 'firepool-gpus', resourceClaimTemplateName: 'firepool-h200-b0b0b0b0-g3' }] },
+      {
+        resourceClaims: [
+          { name: 'firepool-gpus', resourceClaimTemplateName: 'firepool-h200-b0b0b0b0-0ae18873' },
+        ],
+      },
     ],
   ])('%s with %j', (provider, options, expected) => {
     expect(added(provider, options)).toMatchObject(expected)
@@ -158,6 +164,16 @@ describe('in the pod', () => {
 })
 
 describe('claims', () => {
+  test('are those of the template before where they ask for the same', () => {
+    const nameOf = (generation: number, deviceClass: string) =>
+      claimsOf(
+        { ...gpuOrder('dra', { gpu: { deviceClass }, seatSet: { index: 1 } }), generation },
+        'b0b0b0b0b0',
+      )[0]?.metadata.name
+    expect(nameOf(4, 'a')).toBe(nameOf(3, 'a'))
+    expect(nameOf(4, 'b')).not.toBe(nameOf(3, 'a'))
+  })
+
   const claims = (seatSet?: SeatSetPlace, gpu: object = {}) =>
     claimsOf(gpuOrder('dra', { gpu, ...(seatSet ? { seatSet } : {}) }), 'b0b0b0b0b0')
 
@@ -166,7 +182,7 @@ describe('claims', () => {
     expect(claim).toMatchObject({
       apiVersion: 'resource.k8s.io/v1',
       kind: 'ResourceClaim',
-      metadata: { name: 'firepool-h200-b0b0b0b0-g3-set-0', labels: { 'firepool.dev/pool': 'h200' } },
+      metadata: { name: 'firepool-h200-b0b0b0b0-1eab5e32-set-0', labels: { 'firepool.dev/pool': 'h200' } },
     })
     const exactly = {
       deviceClassName: 'gpu.nvidia.com',

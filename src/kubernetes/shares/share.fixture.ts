@@ -37,7 +37,7 @@ export function gpuOrder(
   const spec = {
     v: 1,
     name: 'h200',
-    budget: 1,
+    budget: 8,
     profile: { ...own, gpu: { provider, ...FULL[provider], ...gpu } },
   }
   const checked = checkPoolSpec(spec)

@@ -18,7 +18,7 @@ export interface GpuShareProvider {
 }
 
 /** A pod's order as far as its GPUs depend on it. */
-export interface ShareOrder extends Pick<PodOrder, 'pool' | 'generation' | 'seatSet'> {
+export interface ShareOrder extends Pick<PodOrder, 'pool' | 'seatSet'> {
   gpu: GpuShare
   /** of brokerId() */
   broker: string

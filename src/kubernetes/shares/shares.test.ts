@@ -30,7 +30,7 @@ const BROKER = 'b0b0b0b0b0'
 const OWNER = { name: 'anchor', uid: 'owner-uid' }
 const PLACE = { namespace: 'pools', broker: BROKER, brokerPublicKey: 'KEY', owner: OWNER }
 const CLAIMS = '/apis/resource.k8s.io/v1/namespaces/pools/resourceclaims'
-const CLAIM = `${CLAIMS}/firepool-h200-b0b0b0b0-g3-set-0`
+const CLAIM = `${CLAIMS}/firepool-h200-b0b0b0b0-e8b746c3-set-0`
 const CLASSES = '/apis/resource.k8s.io/v1/deviceclasses'
 const INSTALLED: ScriptedConnection['answers'] = {
   'GET /apis': [200, { groups: [{ versions: [{ groupVersion: 'resource.k8s.io/v1' }] }] }],

@@ -88,7 +88,7 @@ export class Shares {
     }
     const path = objectPath(API, namespace, resource, name)
     const { metadata } = await this.#requests.json<KubeObject>({ ...asked, verb: 'get', path })
-    const isOurs = [LABEL.broker, LABEL.pool, LABEL.generation].every(
+    const isOurs = [LABEL.broker, LABEL.pool].every(
       (label) => metadata.labels?.[label] === claim.metadata.labels[label],
     )
     if (!isOurs) {
