@@ -1,0 +1,124 @@
+import { fileURLToPath } from 'node:url'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { createFirepoolClient, type Session } from '../../dist/client/index.js'
+import type { ControlPlane } from '../support/control-plane.js'
+import { GPU_DRIVER, PLAYED_BY, resourceSliceObject } from '../support/control-plane-objects.js'
+import type { KubeObject } from '../support/kube-api.js'
+import { GPU_RIGHTS, rulesOf, startCluster } from '../support/kubernetes-world.js'
+import { clusterObstacle, orSkipped } from '../support/obstacles.js'
+import { type ProcessKubelet, startProcessKubelet } from '../support/process-kubelet.js'
+import { waitUntil } from '../support/wait.js'
+import { makeWorld, type PoolHandle, type World } from '../support/world.js'
+
+/** Seat sets of a whole pool: claims that the real scheduler allocates; the GPUs are a driver's ResourceSlices and no more. */
+
+const ROOT = fileURLToPath(new URL('../..', import.meta.url)).replace(/\/$/, '')
+const PACKAGE = '/opt/firepool/node_modules/firepool'
+const NODE = 'process-0'
+const SPEC = { budget: 8, standby: 1, keepAliveMs: 3_000 }
+
+const obstacle = await clusterObstacle()
+
+describe.skipIf(obstacle)(orSkipped('seat sets of a pool in a cluster', obstacle), () => {
+  let cluster: ControlPlane
+  let kubelet: ProcessKubelet
+  let world: World
+  let pool: PoolHandle
+  beforeAll(async () => {
+    cluster = await startCluster({ nodes: 0, kwok: false, workerRules: rulesOf('Role', [GPU_RIGHTS]) })
+    await cluster.api.post('/apis/resource.k8s.io/v1/resourceslices', resourceSliceObject(NODE, 8))
+    kubelet = await startProcessKubelet(cluster, { nodes: [NODE], image: { [PACKAGE]: ROOT } })
+    const { workerKubeconfigPath: kubeconfig, namespace } = cluster
+    world = await makeWorld({
+      workerProcess: true,
+      backend: { kind: 'kubernetes', kubeconfig, namespaces: [namespace] },
+    })
+  })
+  afterAll(async () => {
+    await world?.close()
+    await kubelet?.stop()
+    await cluster?.stop()
+  })
+
+  const profile = (env: Record<string, string> = {}) => ({
+    backend: 'kubernetes',
+    image: 'registry.test/firepool:1',
+    env,
+    template: { spec: { nodeSelector: { [PLAYED_BY.label]: PLAYED_BY.process } } },
+    gpu: {
+      ...{ provider: 'dra', deviceClass: GPU_DRIVER, count: 1, seatSet: 4, colocation: true },
+      ...{ idle: 'park', duty: 0.2 },
+    },
+  })
+  const firepool = () => createFirepoolClient({ client: world.client })
+  const podOf = async (session: Session) =>
+    (await session.run({ command: 'echo $FIREPOOL_POD' })).stdout.trim()
+
+  /** The pods that are there, each with its set, its claim and the GPUs that the scheduler gave that. */
+  async function seated(): Promise<Map<string, { set: string; claim: string; gpus: string[] }>> {
+    const inNamespace = (api: string, what: string) =>
+      cluster.api.get(`${api}/namespaces/${cluster.namespace}/${what}`)
+    const { items: pods } = await inNamespace('/api/v1', 'pods')
+    const { items: claims } = await inNamespace('/apis/resource.k8s.io/v1', 'resourceclaims')
+    const gpusOf = new Map<string, string[]>(
+      claims.map(({ metadata, status }: KubeObject) => [
+        metadata.name,
+        (status?.allocation?.devices.results ?? []).map(({ device }: { device: string }) => device),
+      ]),
+    )
+    return new Map(
+      pods
+        .filter(({ metadata }: KubeObject) => metadata.deletionTimestamp === undefined)
+        .map(({ metadata, spec }: KubeObject) => {
+          const claim = spec.resourceClaims[0].resourceClaimName
+          const set = metadata.labels['firepool.dev/seat-set']
+          return [metadata.annotations['firepool.dev/pod'], { set, claim, gpus: gpusOf.get(claim) }]
+        }),
+    )
+  }
+
+  test('pods of one tenant share the GPUs of a claim, those of another tenant have another claim', async () => {
+    pool = await world.pool('sets', { ...SPEC, profile: profile() })
+    const sessions = ['r1', 'r2', 'r3', 'r4', 'r5', 'b1'].map((caller) =>
+      firepool().session('sets', { caller, tenant: caller.startsWith('r') ? 'red' : 'blue', ttl: '2m' }),
+    )
+    // More of red's than a set has seats: they take turns on it.
+    const names: string[] = []
+    for (const session of sessions) names.push(await podOf(session))
+    const pods = await seated()
+    const of = names.map((name) => pods.get(name)!)
+    const [blue, ...red] = [of.at(-1)!, ...of.slice(0, -1)]
+    expect(new Set(red.map(({ claim }) => claim)).size).toBe(1)
+    expect(blue.claim).not.toBe(red[0]!.claim)
+    expect(red[0]!.gpus).toHaveLength(4)
+    expect(new Set([...red[0]!.gpus, ...blue.gpus]).size).toBe(8)
+    const { seatSets, budget } = await pool.until('all are leased', ({ leases }) => leases === 6)
+    expect(budget).toMatchObject({ held: 8, inForce: 8 })
+    expect(seatSets).toMatchObject({ seats: 4, pods: 10, allowed: 2 })
+    expect(seatSets!.rows.map(({ callers, tenants }) => ({ callers, tenants }))).toEqual([
+      { callers: 5, tenants: ['red'] },
+      { callers: 1, tenants: ['blue'] },
+    ])
+    for (const session of sessions) await session.end()
+  })
+
+  test('a new template takes the GPUs over, on a node that has no others', async () => {
+    const spec = { v: 1, name: 'sets', ...SPEC, standby: 2, profile: profile({ RELEASE: '2' }) }
+    await pool.handle.signal('firepool.apply', spec)
+    await pool.until(
+      'it is rolled',
+      (s) => s.generation === 2 && s.rollout === undefined && s.standby.ready === 2,
+    )
+    const session = firepool().session('sets', { caller: 'late', tenant: 'red', ttl: '1m' })
+    expect((await session.run({ command: 'echo $RELEASE' })).stdout).toBe('2\n')
+    await session.end()
+  })
+
+  test('a smaller budget gives the GPUs of a set back', async () => {
+    await pool.handle.executeUpdate('firepool.resize', { args: [{ v: 1, budget: 4 }] })
+    await waitUntil('one claim has GPUs', async () => {
+      const sets = new Set([...(await seated()).values()].map(({ set }) => set))
+      return sets.size === 1 && sets.has('0')
+    })
+  })
+})
