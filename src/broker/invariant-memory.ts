@@ -1,7 +1,7 @@
 import type { Effect } from './effect.js'
 import type { PoolEvent } from './event.js'
 import { ownerKey } from './keys.js'
-import { seatsHeld } from './policy/seat-sets.js'
+import { seatsHeld, seatsTaken } from './policy/seat-sets.js'
 import type { PoolState } from './state.js'
 import type { PodKind } from './transitions.js'
 
@@ -23,6 +23,8 @@ export class Memory {
   held = 0
   /** as seatsHeld() counts them */
   seats = 0
+  /** as seatsTaken() does */
+  taken = 0
   /** pods after the last step */
   pods = new Map<string, PodMemory>()
   /** requests that waited after the last step */
@@ -84,6 +86,7 @@ export class Memory {
   private learnPods(state: PoolState): void {
     this.pods = new Map()
     this.seats = seatsHeld(state)
+    this.taken = seatsTaken(state)
     this.held = 0
     for (const pod of state.pods.values()) {
       if (pod.heldSince >= 0) this.held++

@@ -8,7 +8,7 @@ import { budgetInForce, budgetShare, ownBudget } from './policy/budget.js'
 import { isSpent } from './policy/keep-alive.js'
 import { standbyTarget } from './policy/replenish.js'
 import { isStopped } from './policy/rollout.js'
-import { ruleOf, seatsHeld, setsAllowed, setsKept } from './policy/seat-sets.js'
+import { ruleOf, seatsHeld, seatsTaken, setsAllowed, setsKept } from './policy/seat-sets.js'
 import { podsAllowed } from './policy/shares.js'
 import type { GrantedLease, Pod, PoolState, WaitingLease } from './state.js'
 
@@ -185,11 +185,14 @@ function withinBudget({ state, now }: Seen, memory: Memory): string[] {
   const rule = ruleOf(state)
   if (rule) {
     const kept = setsKept(state, rule, at)
-    const stays = pods.some(({ kind, set, reserved }) => kind === 'idle' && !reserved && set! >= kept)
-    const more = seatsHeld(state) > memory.seats && seatsHeld(state) > budgetInForce(state, at).seats
+    const isOver = ({ set }: Pod) => set !== null && set >= kept
+    const stays = pods.some((pod) => pod.kind === 'idle' && !pod.reserved && isOver(pod))
+    const { seats } = budgetInForce(state, at)
+    const [held, taken] = [seatsHeld(state), seatsTaken(state)]
+    const more = (held > seats && held > memory.seats) || (taken > seats && taken > memory.taken)
     return [
       ...(stays ? [`idle pods of seat sets beyond ${kept} do not go`] : []),
-      ...(more ? [`${seatsHeld(state)} seats are held, and more than before`] : []),
+      ...(more ? [`${held} seats are held, ${taken} taken, and more than before`] : []),
     ]
   }
   const held = pods.filter((pod) => pod.heldSince >= 0).length
@@ -256,11 +259,13 @@ function mayBeLate({ events, now }: Seen, memory: Memory): boolean {
 function requestsEnd(seen: Seen, memory: Memory): string[] {
   const { state, events, effects, now } = seen
   const broken: string[] = []
+  const told = new Set(effects.flatMap((e) => (e.kind === 'notify' ? [e.end.leaseId] : [])))
   for (const event of events) {
     if (event.kind !== 'request') continue
     const { leaseId } = event.request
     const known = state.leases.has(leaseId) || state.tombstones.has(tombstoneKey(leaseId))
-    if (!known) broken.push(`request ${leaseId} came and left no trace`)
+    // One that comes long after its deadline is refused, and not remembered.
+    if (!known && !told.has(leaseId)) broken.push(`request ${leaseId} came and left no trace`)
   }
   const inFlight = [...state.effects.values()]
   const sending = new Set(inFlight.flatMap((e) => (e.kind === 'deliver' ? [e.grant.leaseId] : [])))
@@ -278,7 +283,6 @@ function requestsEnd(seen: Seen, memory: Memory): string[] {
   }
   // Whoever left the queue without a grant is told, unless it was the one who said so.
   const released = new Set(events.flatMap((e) => (e.kind === 'release' ? [e.release.leaseId] : [])))
-  const told = new Set(effects.flatMap((e) => (e.kind === 'notify' ? [e.end.leaseId] : [])))
   for (const leaseId of memory.waiting)
     if (!state.leases.has(leaseId) && !released.has(leaseId) && !told.has(leaseId))
       broken.push(`request ${leaseId} ended and nobody was told`)
@@ -414,7 +418,9 @@ function rolloutsKeepServing(seen: Seen, memory: Memory): string[] {
   const template = state.rollout?.template
   if (memory.proven && !state.proven && !template) broken.push('no template is left of which pods did start')
   const failed = effects.some((e) => e.kind === 'notify' && e.end.problem?.code === 'PodStartFailed')
-  if (failed && template?.breaker.openUntil === null)
+  // What a step refused before it took another template is not that one's fault.
+  const isSame = !seen.events.some(({ kind }) => kind === 'apply' || kind === 'shard')
+  if (failed && isSame && template?.breaker.openUntil === null)
     broken.push(
       'a request failed because the newest template does not start, and nothing is wrong with the one before',
     )
@@ -428,16 +434,19 @@ function standbysTaken(seen: Seen, memory: Memory): string[] {
   const earlier = [...state.pods.values()].filter((pod) => pod.generation !== state.generation)
   if (state.rollout === null && earlier.some((pod) => pod.kind === 'standby' || pod.kind === 'starting'))
     broken.push('a standby of an earlier template is there, and no rollout')
+  const rule = ruleOf(state)
+  const at = Math.max(now, state.lastStepAt)
+  const kept = rule ? setsKept(state, rule, at) : 0
   const taken = earlier.filter(
     (pod) =>
       pod.kind === 'deleting' &&
       memory.pods.get(pod.pod)?.kind === 'standby' &&
       !isSpent(state, pod, now) &&
+      !(rule && pod.set !== null && pod.set >= kept) &&
       !wasHarmed(seen, pod.pod),
   )
-  const rule = ruleOf(state)
   // Where the budget is less than a seat set there are no standbys.
-  const hasSeats = !rule || setsAllowed(state, rule, Math.max(now, state.lastStepAt)) > 0
+  const hasSeats = !rule || setsAllowed(state, rule, at) > 0
   if (taken.length === 0 || !hasSeats || mayHaveShed(seen)) return broken
   const { byKind } = state.index
   const room = podsAllowed(state)
@@ -445,7 +454,9 @@ function standbysTaken(seen: Seen, memory: Memory): string[] {
   // Where there is no room for another pod, one makes it.
   const makesRoom = state.pods.size >= room ? 1 : 0
   const least = Math.min(standbyTarget(state), Math.max(0, room - others)) - makesRoom
-  if (byKind.standby.size < least)
+  // Whoever came after they were taken was served from those that were left.
+  const served = newGrants(seen, memory).filter(({ pod }) => pod.epoch === 1).length
+  if (byKind.standby.size + served < least)
     broken.push(
       `${taken.length} standbys of earlier templates were taken, ${byKind.standby.size} of ${least} are left`,
     )

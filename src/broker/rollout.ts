@@ -68,9 +68,12 @@ function firstEarlier({ index, generation }: PoolState): string | undefined {
 export function createPods(turn: Turn): void {
   const { state, now } = turn
   const { create, createEarlier, plan } = replenish(state, now)
-  const set = () => (plan ? (plan.missing.shift() ?? plan.nextStock()) : null)
   const template = state.rollout?.template
-  if (template) for (let i = 0; i < createEarlier; i++) createPod(turn, template, set())
   const newest = { generation: state.generation, profile: state.spec.profile }
-  for (let i = 0; i < create; i++) createPod(turn, newest, set())
+  for (let i = 0; i < createEarlier + create; i++) {
+    const set = plan ? (plan.missing.shift() ?? plan.nextStock()) : null
+    // Sets that leave still have their GPUs.
+    if (plan && set === null) return
+    createPod(turn, template && i < createEarlier ? template : newest, set)
+  }
 }

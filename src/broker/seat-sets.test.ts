@@ -170,6 +170,22 @@ describe('a budget that shrinks', () => {
     expect(w.pods().length).toBe(2)
   })
 
+  it('opens no set in the stead of one that still has its GPUs', () => {
+    const w = aPool({})
+    const [a, b, c] = ask(w, ['a', 'b', 'c'])
+    expect(setsOf(w, [a!, b!, c!])).toEqual([0, 0, 1])
+    w.job(c!, 60_000)
+    w.send({ kind: 'resize', budget: 2 })
+    w.release(a!, { retire: true })
+    w.release(b!, { retire: true })
+    w.advance(5_000)
+    const [d] = ask(w, ['d'])
+    expect(w.grants.has(d!)).toBe(false)
+    expect(w.pods().map((name) => w.state.pods.get(name)!.set)).toEqual([1])
+    w.advance(90_000)
+    expect(setsOf(w, [d!])).toEqual([0])
+  })
+
   it('takes nothing when the fleet’s word has expired, and lets nothing new into sets beyond the guarantee', () => {
     const w = aPool({}, { guarantee: 2 })
     const [a, b, c] = ask(w, ['a', 'b', 'c'])

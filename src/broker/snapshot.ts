@@ -220,7 +220,8 @@ export function rebuildIndex(state: PoolState, places: Map<string, number>): voi
     index.deadlines.push({ at, kind, id })
   for (const pod of [...state.pods.values()].sort((a, b) => place(a.pod) - place(b.pod))) {
     index.addPod(pod)
-    plan(pod.oldAt, 'lifetime', pod.pod)
+    // What was due before has happened; versions before 3 let it happen again.
+    if (state.coreVersion < 3 || pod.oldAt > state.firedAt) plan(pod.oldAt, 'lifetime', pod.pod)
     if (pod.kind === 'starting') plan(pod.startBy, 'start', pod.pod)
     if (pod.kind === 'standby') plan(pod.since + state.spec.keepAliveMs, 'keepAlive', pod.pod)
     if (pod.keepAliveAt > 0) plan(pod.keepAliveAt, 'keepAlive', pod.pod)

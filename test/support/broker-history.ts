@@ -162,27 +162,29 @@ const op: fc.Arbitrary<Op> = fc.oneof(
   },
 )
 
-export const history: fc.Arbitrary<History> = fc.record({
-  seed: fc.integer({ min: 0, max: 0x7fffffff }),
-  faults: fc.constantFrom(0, 0.05, 0.3),
-  startMs: fc.constantFrom(10, 900, 25_000),
-  spec: fc.record({
-    budget: small(4),
-    standby: small(2),
-    maxPods: fc.integer({ min: 1, max: 8 }),
-    queueLimit: fc.integer({ min: 1, max: 10 }),
-    keepAliveMs: fc.constantFrom(0, 1_000, 60_000),
-  }),
-  sets: fc.option(
-    fc.record({
-      seatSet: fc.constantFrom(1, 2, 4),
-      idle: fc.constantFrom('hold', 'park'),
-      trust: fc.constantFrom('tenant', 'shared'),
+/** Most have ten things that happen at most, which are quick; `long` ones up to sixty. */
+export const history = (length: 'short' | 'long'): fc.Arbitrary<History> =>
+  fc.record({
+    seed: fc.integer({ min: 0, max: 0x7fffffff }),
+    faults: fc.constantFrom(0, 0.05, 0.3),
+    startMs: fc.constantFrom(10, 900, 25_000),
+    spec: fc.record({
+      budget: small(4),
+      standby: small(2),
+      maxPods: fc.integer({ min: 1, max: 8 }),
+      queueLimit: fc.integer({ min: 1, max: 10 }),
+      keepAliveMs: fc.constantFrom(0, 1_000, 60_000),
     }),
-  ),
-  coreVersion: fc.constantFrom(OLDEST_CORE_VERSION, CORE_VERSION, CORE_VERSION, CORE_VERSION),
-  ops: fc.array(op, { maxLength: 60 }),
-})
+    sets: fc.option(
+      fc.record({
+        seatSet: fc.constantFrom(1, 2, 4),
+        idle: fc.constantFrom('hold', 'park'),
+        trust: fc.constantFrom('tenant', 'shared'),
+      }),
+    ),
+    coreVersion: fc.constantFrom(OLDEST_CORE_VERSION, CORE_VERSION, CORE_VERSION, CORE_VERSION),
+    ops: fc.array(op, { maxLength: 60, size: length === 'long' ? 'max' : 'small' }),
+  })
 
 /** Runs a history; every step is checked by the invariants, and a violation throws. */
 export function play(h: History): World {

@@ -48,10 +48,9 @@ export function seatsTaken(state: PoolState): number {
 export function placesLeft(state: PoolState, now: number): number {
   const rule = ruleOf(state)
   if (!rule) return Math.max(0, budgetInForce(state, now).seats - state.index.held)
-  let places = 0
-  for (let set = setsAllowed(state, rule, now) - 1; set >= 0; set--)
-    places += Math.max(0, rule.pods - (state.index.sets.get(set)?.callers ?? 0))
-  return places
+  const places = new Places(state, rule, setsAllowed(state, rule, now))
+  const inUse = places.all.reduce((sum, { load }) => sum + (load > 0 ? Math.max(0, rule.pods - load) : 0), 0)
+  return inUse + places.unopened * rule.pods
 }
 
 export interface SeatPlan {
@@ -61,17 +60,94 @@ export interface SeatPlan {
   missing: number[]
   /** of a set: pods without a caller beyond those that are needed there */
   surplus(set: number): number
-  /** the set of a pod that is made for nobody yet */
-  nextStock(): number
+  /** the set of a pod that is made for nobody yet; null: none may have one now */
+  nextStock(): number | null
 }
 
 interface Place {
   set: number
+  /** whether the set has any pods, so that its claim has GPUs */
+  isThere: boolean
   /** pods without a caller, not yet meant for anybody */
   spare: number
   /** pods with a caller, and those that are meant for one */
   load: number
   tenants: ReadonlyMap<string, number>
+}
+
+/**
+ * The sets that may have new pods. Sets that the budget allows no more hold their GPUs until they are empty: so long no other set
+ * is opened in their stead.
+ */
+class Places {
+  readonly all: Place[]
+  /** sets that may still become somebody's */
+  unopened: number
+  /** sets that may still get their first pod */
+  private unmade: number
+
+  constructor(
+    { index }: PoolState,
+    private readonly rule: SeatSetRule,
+    allowed: number,
+  ) {
+    this.all = Array.from({ length: allowed }, (_, set) => {
+      const pods = index.sets.get(set)
+      const { spare, callers: load, tenants } = pods ?? NO_PODS
+      return { set, isThere: pods !== undefined, spare, load, tenants }
+    })
+    let used = 0
+    for (const { callers } of index.sets.values()) if (callers > 0) used++
+    this.unopened = Math.max(0, allowed - used)
+    this.unmade = Math.max(0, allowed - index.sets.size)
+  }
+
+  /** Whether a pod may be there at all. */
+  private mayHavePods({ isThere }: Place): boolean {
+    return isThere || this.unmade > 0
+  }
+
+  /** A set with room whose callers this tenant may join, or one that is nobody's and may become his. */
+  isOpenTo(place: Place, tenant: string): boolean {
+    const { load, tenants } = place
+    if (load === 0) return this.unopened > 0 && this.mayHavePods(place)
+    return load < this.rule.pods && (this.rule.shared || tenants.has(tenant))
+  }
+
+  openTo(tenant: string): Place[] {
+    return this.all.filter((place) => this.isOpenTo(place, tenant))
+  }
+
+  /** One more pod of this tenant's. @returns whether it has to be made */
+  take(place: Place, tenant: string): boolean {
+    if (place.load++ === 0) {
+      this.unopened--
+      place.tenants = new Map([[tenant, 1]])
+    }
+    this.make(place)
+    if (place.spare === 0) return true
+    place.spare--
+    return false
+  }
+
+  /** There will be a pod. */
+  private make(place: Place): void {
+    if (!place.isThere) this.unmade--
+    place.isThere = true
+  }
+
+  /** One more for nobody. A standby in a set that is full is of use only when somebody there leaves. */
+  *stock(): Generator<number> {
+    const withRoom = this.all.filter(({ load }) => load < this.rule.pods)
+    const heap = heapOf(withRoom.length > 0 ? withRoom : this.all, stockBefore)
+    for (let place = heap.pop(); place; place = heap.pop()) {
+      if (!this.mayHavePods(place)) continue
+      this.make(place)
+      place.spare++
+      heap.push(place)
+      yield place.set
+    }
+  }
 }
 
 /** A pod that is there before one that has to start; a set that is the tenant's before one that it would take; few before many. */
@@ -88,53 +164,40 @@ function stockBefore(a: Place, b: Place): boolean {
   return a.load !== b.load ? a.load < b.load : a.set < b.set
 }
 
-/** Who needs pods in which set, in a pool that may have at least one. O((requests + tenants x sets) log sets), O(1) when nobody waits. */
+/** Who needs pods in which set. O((requests + tenants x sets) log sets), O(1) when nobody waits. */
 export function planSeats(state: PoolState, rule: SeatSetRule, now: number): SeatPlan {
   const need = new Map<number, number>()
   const missing: number[] = []
-  let places: Place[] | null = null
-  const allPlaces = () => {
-    places ??= placesOf(state, setsAllowed(state, rule, now))
-    return places
-  }
   let claims = 0
+  let known: Places | null = null
+  const places = () => {
+    known ??= new Places(state, rule, setsAllowed(state, rule, now))
+    return known
+  }
   for (const [tenant, waiting] of demand(state, rule)) {
     if (waiting === 0) continue
-    const open = heapOf(
-      allPlaces().filter((place) => isOpenTo(place, tenant, rule)),
-      better,
-    )
-    for (let n = waiting; n > 0; n--) {
-      const place = open.pop()
-      if (!place) break
-      claims++
+    const open = heapOf(places().openTo(tenant), better)
+    let left = waiting
+    for (let place = open.pop(); place && left > 0; place = open.pop()) {
+      // Others have been opened meanwhile.
+      if (!places().isOpenTo(place, tenant)) continue
+      if (places().take(place, tenant)) missing.push(place.set)
       need.set(place.set, (need.get(place.set) ?? 0) + 1)
-      place.load++
-      place.tenants = place.tenants.size > 0 ? place.tenants : new Map([[tenant, 1]])
-      if (place.spare > 0) place.spare--
-      else missing.push(place.set)
-      if (place.load < rule.pods) open.push(place)
+      claims++
+      left--
+      open.push(place)
     }
   }
-  let stock: Heap<Place> | null = null
+  let stock: Generator<number> | null = null
   return {
     claims,
     missing,
     surplus: (set) => Math.max(0, (state.index.sets.get(set)?.spare ?? 0) - (need.get(set) ?? 0)),
     nextStock: () => {
-      stock ??= heapOf(forStock(allPlaces(), rule), stockBefore)
-      const place = stock.pop()!
-      place.spare++
-      stock.push(place)
-      return place.set
+      stock ??= places().stock()
+      return stock.next().value ?? null
     },
   }
-}
-
-/** A standby in a set that is full is of use only when somebody there leaves. */
-function forStock(places: Place[], { pods }: SeatSetRule): Place[] {
-  const withRoom = places.filter(({ load }) => load < pods)
-  return withRoom.length > 0 ? withRoom : places
 }
 
 function heapOf(places: Place[], before: (a: Place, b: Place) => boolean): Heap<Place> {
@@ -144,19 +207,6 @@ function heapOf(places: Place[], before: (a: Place, b: Place) => boolean): Heap<
 }
 
 const NO_PODS: SetPods = { pods: 0, callers: 0, spare: 0, standby: new Set(), tenants: new Map() }
-
-function placesOf({ index }: PoolState, sets: number): Place[] {
-  return Array.from({ length: sets }, (_, set) => {
-    const { spare, callers: load, tenants } = index.sets.get(set) ?? NO_PODS
-    return { set, spare, load, tenants }
-  })
-}
-
-/** A set with room whose callers this tenant may join, or that is nobody's yet. */
-function isOpenTo(place: Omit<Place, 'spare'>, tenant: string, { pods, shared }: SeatSetRule): boolean {
-  const { load, tenants } = place
-  return load < pods && (shared || tenants.size === 0 || tenants.has(tenant))
-}
 
 /** How many wait, by tenant; in a pool that mixes them they are one. */
 function demand({ index }: PoolState, { shared }: SeatSetRule): Iterable<[string, number]> {
@@ -182,8 +232,7 @@ export function standbyInSet(state: PoolState, rule: SeatSetRule, lease: Lease, 
 }
 
 function openSets(state: PoolState, rule: SeatSetRule, { request }: Lease, now: number): Place[] {
-  const places = placesOf(state, setsAllowed(state, rule, now))
-  return places.filter((place) => isOpenTo(place, request.tenant, rule))
+  return new Places(state, rule, setsAllowed(state, rule, now)).openTo(request.tenant)
 }
 
 function standbys({ index }: PoolState, set: number): ReadonlySet<string> {
