@@ -2,7 +2,7 @@
 import { join } from 'node:path'
 import { Client, Connection } from '@temporalio/client'
 import type { DataConverter } from '@temporalio/common'
-import { NativeConnection, Worker } from '@temporalio/worker'
+import { type ActivityInterceptorsFactory, NativeConnection, Worker } from '@temporalio/worker'
 import { createBrokerActivities, createDeliveryActivities, createJobActivities } from './activities/index.js'
 import { workflowBundle } from './bundle.js'
 import { QUEUE } from './contract/names.js'
@@ -31,6 +31,8 @@ export interface FirepoolWorkerOptions extends ServerSettings {
   cachedWorkflows?: number
   /** codecs that encrypt what the server stores; callers and clients need the same. Only `payloadCodecs` are used */
   dataConverter?: DataConverter
+  /** interceptors of your own around Firepool's activities, e.g. one that goes on with a trace that headers carry */
+  activityInterceptors?: ActivityInterceptorsFactory[]
   log?: (line: string) => void
 }
 
@@ -87,7 +89,7 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
     connection: native,
     namespace,
     dataConverter: converters.worker,
-    interceptors: { activity: [refuseUndecodable] },
+    interceptors: { activity: [refuseUndecodable, ...(options.activityInterceptors ?? [])] },
     shutdownGraceTime: GRACE_MS,
     shutdownForceTime: 10 * GRACE_MS,
   }
