@@ -25,6 +25,8 @@ export interface FirepoolWorkerOptions extends ServerSettings {
   backend?: 'local' | KubernetesOptions
   /** the folder of the broker's key, e.g. a mounted Secret that all workers share; default `keys` in `dir` */
   keysDir?: string
+  /** of local pods: the folder in which they find secrets, a file for each. Pods of a cluster have theirs mounted by the profile */
+  secretsDir?: string
   /** jobs that may run at once under this worker; default 1,000: a slot is held while a job runs */
   jobSlots?: number
   /** workflows kept in memory; default 2,000 */
@@ -162,11 +164,12 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
 
 /** The cluster's client is loaded for its pods alone: local ones run on a Node that it does not. */
 async function createBackend(
-  { dir, backend = 'local', log }: FirepoolWorkerOptions,
+  { dir, secretsDir, backend = 'local', log }: FirepoolWorkerOptions,
   brokerPublicKey: string,
 ): Promise<LocalBackend | KubernetesBackend> {
   const shared = { brokerPublicKey, ...(log ? { log } : {}) }
-  if (backend === 'local') return createLocalBackend({ dir, ...shared })
+  if (backend === 'local')
+    return createLocalBackend({ dir, ...shared, ...(secretsDir === undefined ? {} : { secretsDir }) })
   const { createKubernetesBackend } = await import('./kubernetes/index.js')
   const { kind: _, ...cluster } = backend
   return createKubernetesBackend({ ...cluster, ...shared })

@@ -98,6 +98,8 @@ export const LIMIT = {
   jobBytes: 1_000_000,
   commandArgs: 10_000,
   envVars: 1_000,
+  /** an environment of a process holds 128 KiB a variable on Linux; a secret is a key or a token */
+  secretBytes: 64 * 1024,
   files: 1_000,
   acquireMsMax: 24 * HOUR,
   jobMsMin: 1,

@@ -50,6 +50,8 @@ export interface JobSurroundings {
   }
   /** argv run once in the work folder before the pod is Ready: the slow common part of every job */
   prepare: string[] | null
+  /** names of the secrets that jobs may take into their environment (JobSpec.secretEnv); absent: none */
+  secrets?: string[]
 }
 
 /** A pool as the broker knows it: every default filled in, every bound checked (see pool-file.ts for what users write). */
