@@ -35,7 +35,7 @@ import {
 import { checkLeaseRequest, isRecord } from '../contract/check.js'
 import { checkShardOrder, readShardSpec } from '../contract/check-shard.js'
 import { checkPoolSpec, readPoolSpec } from '../contract/check-spec.js'
-import { livePool, problem } from '../contract/errors.js'
+import { livePool, type Problem, problem } from '../contract/errors.js'
 import type { Acquired } from '../contract/lease.js'
 import { LIMIT } from '../contract/limits.js'
 import { poolWorkflowId, QUERY, SIGNAL, UPDATE } from '../contract/names.js'
@@ -109,6 +109,14 @@ function coreVersionOf(carried: Snapshot | undefined): number {
   return patched('firepool-rollout') ? CORE_VERSION : (carried?.coreVersion ?? OLDEST_CORE_VERSION)
 }
 
+/** Two workflows of one pool would each end the pods of the other, as pods that nobody knows. */
+function notItsId(pool: string, id: string): Problem {
+  return problem(
+    'InvalidRequest',
+    `this workflow is ${workflowInfo().workflowId}, and that of pool ${pool} is ${id}; start it under this id, or by firepool pool apply`,
+  )
+}
+
 class PoolEntity {
   readonly state: PoolState
   private readonly inbox: PoolEvent[] = []
@@ -133,6 +141,8 @@ class PoolEntity {
     const read = isShard ? readShardSpec : old ? readPoolSpec : checkPoolSpec
     const spec = read(isRecord(input) ? input.spec : undefined)
     if (spec.problem) throw failureOf(spec.problem)
+    const id = poolWorkflowId(spec.value.name)
+    if (!old && workflowInfo().workflowId !== id) throw failureOf(notItsId(spec.value.name, id))
     const { carried, lastShard = 0 } = input
     const version = coreVersionOf(carried as Snapshot | undefined)
     const restored = carried === undefined ? null : restore(carried as Snapshot, version)
