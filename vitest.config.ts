@@ -32,7 +32,15 @@ const real = (
 export default defineConfig({
   test: {
     projects: [
-      { test: { name: 'unit', include: ['src/**/*.test.ts'], testTimeout: 60_000, ...REAL } },
+      {
+        test: {
+          name: 'unit',
+          include: ['src/**/*.test.ts'],
+          testTimeout: 60_000,
+          hookTimeout: 60_000,
+          ...REAL,
+        },
+      },
       { test: { name: 'model', include: ['test/model/**/*.test.ts'], testTimeout: 300_000 } },
       {
         test: {

@@ -20,7 +20,10 @@ const workers = [
   await Worker.create({
     connection,
     ...workflows,
-    activities: { ...stub.delivery, [ACTIVITY.tellPool]: createTellPool(client, new ShardRoutes(client)) },
+    activities: {
+      ...stub.delivery,
+      [ACTIVITY.tellPool]: createTellPool(client, new ShardRoutes(client), { maySet: false }),
+    },
     maxCachedWorkflows: 2_000,
   }),
   await Worker.create({ connection, taskQueue: QUEUE.broker, activities: stub.broker }),

@@ -36,7 +36,7 @@ const LOGGER = { trace() {}, debug() {}, info() {}, log() {}, warn: console.erro
 export async function bundleWorkflows(encoded: boolean): Promise<string> {
   const { code } = await bundleWorkflowCode({
     workflowsPath: join(HERE, 'workflows', 'index.js'),
-    workflowInterceptorModules: [join(HERE, 'workflows', 'intake.js')],
+    workflowInterceptorModules: ['intake.js', 'headers.js'].map((name) => join(HERE, 'workflows', name)),
     payloadConverterPath: PAYLOAD_CONVERTER,
     ...(encoded ? { failureConverterPath: FAILURE_CONVERTER } : {}),
     logger: LOGGER,

@@ -2,7 +2,7 @@
 import { join } from 'node:path'
 import { Client, Connection } from '@temporalio/client'
 import type { DataConverter } from '@temporalio/common'
-import { NativeConnection, Worker } from '@temporalio/worker'
+import { type ActivityInterceptorsFactory, NativeConnection, Worker } from '@temporalio/worker'
 import { createBrokerActivities, createDeliveryActivities, createJobActivities } from './activities/index.js'
 import { workflowBundle } from './bundle.js'
 import { QUEUE } from './contract/names.js'
@@ -25,12 +25,16 @@ export interface FirepoolWorkerOptions extends ServerSettings {
   backend?: 'local' | KubernetesOptions
   /** the folder of the broker's key, e.g. a mounted Secret that all workers share; default `keys` in `dir` */
   keysDir?: string
+  /** of local pods: the folder in which they find secrets, a file for each. Pods of a cluster have theirs mounted by the profile */
+  secretsDir?: string
   /** jobs that may run at once under this worker; default 1,000: a slot is held while a job runs */
   jobSlots?: number
   /** workflows kept in memory; default 2,000 */
   cachedWorkflows?: number
   /** codecs that encrypt what the server stores; callers and clients need the same. Only `payloadCodecs` are used */
   dataConverter?: DataConverter
+  /** interceptors of your own around Firepool's activities, e.g. one that goes on with a trace that headers carry */
+  activityInterceptors?: ActivityInterceptorsFactory[]
   log?: (line: string) => void
 }
 
@@ -87,7 +91,7 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
     connection: native,
     namespace,
     dataConverter: converters.worker,
-    interceptors: { activity: [refuseUndecodable] },
+    interceptors: { activity: [refuseUndecodable, ...(options.activityInterceptors ?? [])] },
     shutdownGraceTime: GRACE_MS,
     shutdownForceTime: 10 * GRACE_MS,
   }
@@ -160,11 +164,12 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
 
 /** The cluster's client is loaded for its pods alone: local ones run on a Node that it does not. */
 async function createBackend(
-  { dir, backend = 'local', log }: FirepoolWorkerOptions,
+  { dir, secretsDir, backend = 'local', log }: FirepoolWorkerOptions,
   brokerPublicKey: string,
 ): Promise<LocalBackend | KubernetesBackend> {
   const shared = { brokerPublicKey, ...(log ? { log } : {}) }
-  if (backend === 'local') return createLocalBackend({ dir, ...shared })
+  if (backend === 'local')
+    return createLocalBackend({ dir, ...shared, ...(secretsDir === undefined ? {} : { secretsDir }) })
   const { createKubernetesBackend } = await import('./kubernetes/index.js')
   const { kind: _, ...cluster } = backend
   return createKubernetesBackend({ ...cluster, ...shared })

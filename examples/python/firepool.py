@@ -120,7 +120,8 @@ class Sandbox:
         try:
             self.grant = await workflow.execute_activity(
                 "firepool.awaitLease",
-                {"v": 1, "pool": self.pool, "leaseId": lease_id},
+                # A pool that says nothing at all, long after the time for it, is given up by the next attempt.
+                {"v": 1, "pool": self.pool, "leaseId": lease_id, "acquireTimeout": self.options.get("acquireTimeout")},
                 task_queue=JOBS,
                 start_to_close_timeout=TOKEN_LIFETIME,
                 retry_policy=TOKEN_RETRY,

@@ -39,8 +39,9 @@ beforeEach(() => {
 })
 
 /** One attempt, whose task token is this text. @returns what the activity throws */
-function attempt(input: AwaitLeaseInput, token: string): Promise<unknown> {
-  const context = { info: { taskToken: Buffer.from(token) } } as unknown as Context
+function attempt(input: AwaitLeaseInput, token: string, waitedMs = 0): Promise<unknown> {
+  const info = { taskToken: Buffer.from(token), scheduledTimestampMs: Date.now() - waitedMs }
+  const context = { info } as unknown as Context
   return asyncLocalStorage.run(context, () => awaitLease(input).catch((error: unknown) => error))
 }
 
@@ -78,7 +79,23 @@ describe('firepool.awaitLease', () => {
     expect(sent.map(({ id }) => id).slice(1)).toEqual(['pool/split', 'pool/split.1'])
   })
 
+  test('ends typed when the pool has said nothing long after the deadline, which it is the first to tell of', async () => {
+    const input = { pool: 'p', leaseId: leaseId(1), acquireTimeout: '1m' }
+    expect(await attempt(input, 't', 61_000)).toBeInstanceOf(CompleteAsyncError)
+    expect(await attempt(input, 't', 90_000)).toMatchObject({
+      type: 'QueueTimeout',
+      nonRetryable: true,
+      details: [{ details: { reason: 'PoolSilent' } }],
+    })
+    // Who does not say how long it may take is not cut short.
+    const { acquireTimeout: _, ...open } = input
+    expect(await attempt(open, 't', 3_600_000)).toBeInstanceOf(CompleteAsyncError)
+    expect(await attempt(open, 't', 25 * 3_600_000)).toMatchObject({ type: 'QueueTimeout' })
+    expect(sent).toHaveLength(2)
+  })
+
   test.each<[string, unknown, string]>([
+    ['a time that is none', { pool: 'p', leaseId: leaseId(1), acquireTimeout: 'soon' }, 'InvalidRequest'],
     ['a pool that is not there', { pool: 'none', leaseId: leaseId(1) }, 'PoolNotFound'],
     ['another version', { v: 2, pool: 'p', leaseId: leaseId(1) }, 'InvalidRequest'],
     ['an id that is not random', { pool: 'p', leaseId: 'mine' }, 'InvalidRequest'],

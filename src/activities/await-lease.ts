@@ -1,7 +1,8 @@
 import { activityInfo, CompleteAsyncError } from '@temporalio/activity'
 import { type Client, WorkflowNotFoundError } from '@temporalio/client'
-import { checkLeaseId, checkOptionalVersion, checkPoolName } from '../contract/check.js'
-import { noSuchPool } from '../contract/errors.js'
+import { checkLeaseId, checkNumber, checkOptionalVersion, checkPoolName } from '../contract/check.js'
+import { noSuchPool, silentPool } from '../contract/errors.js'
+import { LIMIT, TIMEOUT } from '../contract/limits.js'
 import { poolWorkflowId, SIGNAL } from '../contract/names.js'
 import type { AwaitLeaseInput } from '../contract/run.js'
 import { activityFailure } from './failure.js'
@@ -18,7 +19,7 @@ interface Offer {
 /**
  * The activity `firepool.awaitLease`, for callers in any SDK: offers its own task token to the pool and completes
  * asynchronously with the Grant. Give it a start-to-close of a minute or more and a retry policy with coefficient 1:
- * a token dies with its attempt, and the next attempt offers a new one.
+ * a token dies with its attempt, and the next attempt offers a new one. Retries end by themselves when the pool says nothing.
  */
 export function createAwaitLease(client: Client, shards: ShardRoutes) {
   const batches = new Map<string, { offers: Offer[]; sent: Promise<void> }>()
@@ -63,7 +64,19 @@ export function createAwaitLease(client: Client, shards: ShardRoutes) {
     if (pool.problem) throw activityFailure(pool.problem)
     const leaseId = checkLeaseId(input.leaseId)
     if (leaseId.problem) throw activityFailure(leaseId.problem)
-    const token = Buffer.from(activityInfo().taskToken).toString('base64')
+    const acquire = checkNumber('acquireTimeout', input.acquireTimeout, {
+      min: 1,
+      max: LIMIT.acquireMsMax,
+      otherwise: LIMIT.acquireMsMax,
+      duration: true,
+    })
+    if (acquire.problem) throw activityFailure(acquire.problem)
+    const { taskToken, scheduledTimestampMs } = activityInfo()
+    const waitedMs = Date.now() - scheduledTimestampMs
+    // The pool tells of a deadline that is over. One that says nothing may be stuck, and retries would go on for ever.
+    if (waitedMs > acquire.value + TIMEOUT.poolSilentMs)
+      throw activityFailure(silentPool(pool.value, waitedMs))
+    const token = Buffer.from(taskToken).toString('base64')
     try {
       await offer(pool.value, { leaseId: leaseId.value, token })
     } catch (error) {

@@ -6,6 +6,7 @@ import type { Signer } from '../token/token.js'
 import { createAwaitLease } from './await-lease.js'
 import { createDeliver } from './deliver.js'
 import { createDescribeHolders } from './holders.js'
+import { KnownAttributes } from './known-attributes.js'
 import { createObserve } from './observe.js'
 import { createPodActivities } from './pods.js'
 import { createRun } from './run.js'
@@ -20,34 +21,46 @@ export interface ActivityDeps {
   backend: Backend
 }
 
-/** What a worker knows of pools' shards: one cache for all of its activities. */
-const known = new WeakMap<Client, ShardRoutes>()
+interface Known {
+  /** of pools' shards */
+  shards: ShardRoutes
+  /** of the namespace */
+  attributes: KnownAttributes
+}
 
-function routesOf(client: Client): ShardRoutes {
-  let routes = known.get(client)
-  if (!routes) {
-    routes = new ShardRoutes(client)
-    known.set(client, routes)
+/** What a worker knows of the server: one cache for all of its activities. */
+const known = new WeakMap<Client, Known>()
+
+function knownOf(client: Client): Known {
+  let own = known.get(client)
+  if (!own) {
+    const read = async () => (await featuresOf(client)).searchAttributes
+    own = { shards: new ShardRoutes(client), attributes: new KnownAttributes(read) }
+    known.set(client, own)
   }
-  return routes
+  return own
+}
+
+function featuresOf({ connection, options }: Client) {
+  return readFeatures(connection as Parameters<typeof readFeatures>[0], options.namespace)
 }
 
 /** Activities of the queue `firepool`: jobs on held leases. */
 export function createJobActivities({ client, signer, backend }: ActivityDeps) {
-  const shards = routesOf(client)
+  const own = knownOf(client)
   return {
     [ACTIVITY.run]: createRun({ client, signer }),
-    [ACTIVITY.runOnce]: createRunOnce({ client, signer, backend, shards }),
-    [ACTIVITY.awaitLease]: createAwaitLease(client, shards),
+    [ACTIVITY.runOnce]: createRunOnce({ client, signer, backend, ...own }),
+    [ACTIVITY.awaitLease]: createAwaitLease(client, own.shards),
   }
 }
 
 /** Activities of the queue `firepool-workflows`, beside the pools and leases that schedule them: short; eager or local. */
 export function createDeliveryActivities({ client, signer, backend }: ActivityDeps) {
-  const shards = routesOf(client)
+  const { shards, attributes } = knownOf(client)
   return {
     [ACTIVITY.deliver]: createDeliver({ client, signer, backend }),
-    [ACTIVITY.tellPool]: createTellPool(client, shards),
+    [ACTIVITY.tellPool]: createTellPool(client, shards, attributes),
   }
 }
 
@@ -63,12 +76,6 @@ export function createBrokerActivities({ client, signer, backend }: ActivityDeps
     [ACTIVITY.describeHolders]: createDescribeHolders(client),
     [ACTIVITY.tellShards]: createTellShards(client),
     [ACTIVITY.forgetPool]: ({ pool }: { pool: string }) => backend.forget(pool),
-    [ACTIVITY.namespaceFeatures]: async () => ({
-      v: 1,
-      ...(await readFeatures(
-        client.connection as Parameters<typeof readFeatures>[0],
-        client.options.namespace,
-      )),
-    }),
+    [ACTIVITY.namespaceFeatures]: async () => ({ v: 1, ...(await featuresOf(client)) }),
   }
 }

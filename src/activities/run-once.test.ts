@@ -7,20 +7,28 @@ import type { RunOnceInput } from '../contract/run.js'
 import { createRunOnce } from './run-once.js'
 
 const backend = { annotate: () => {} }
+const attributes = { maySet: false }
 
 import type { ShardRoutes } from './shard-routes.js'
 
 /** One attempt of the activity against a pool that answers so. */
-function attempt(n: number, answer: () => Promise<Acquired>, heartbeatDetails?: unknown) {
+function attempt(
+  n: number,
+  answer: () => Promise<Acquired>,
+  heartbeatDetails?: unknown,
+  deadlineMs = Date.now() + 60_000,
+) {
   const shards = { shardOf: async () => 'p', forget: () => undefined } as unknown as ShardRoutes
   const client = {
     withDeadline: (_: number, call: () => unknown) => call(),
     workflow: { getHandle: () => ({ executeUpdate: answer }) },
   } as unknown as Client
   const context = { info: { attempt: n, heartbeatDetails }, heartbeat: () => undefined } as unknown as Context
-  const input = { v: 1, pool: 'p', jobId: 'j/1', request: { leaseId: 'l' } } as RunOnceInput
+  const input = { v: 1, pool: 'p', jobId: 'j/1', request: { leaseId: 'l', deadlineMs } } as RunOnceInput
   return asyncLocalStorage.run(context, () =>
-    createRunOnce({ client, signer: () => 'none', backend, shards })(input).catch((error: unknown) => error),
+    createRunOnce({ client, signer: () => 'none', backend, shards, attributes })(input).catch(
+      (error: unknown) => error,
+    ),
   )
 }
 
@@ -31,6 +39,12 @@ const ended = () =>
 test('a pool that does not answer: the first attempt leaves the request to a signal, a later one comes again', async () => {
   expect(await attempt(1, silent)).toEqual({ v: 1, outcome: 'waiting' })
   expect(await attempt(2, silent)).toMatchObject({ type: 'PoolUnanswered', nonRetryable: false })
+})
+
+test('a pool that does not answer long after the deadline: a job that an earlier attempt may have started is PodLost', async () => {
+  const past = Date.now() - 60_000
+  expect(await attempt(1, silent, undefined, past)).toEqual({ v: 1, outcome: 'waiting' })
+  expect(await attempt(2, silent, undefined, past)).toMatchObject({ type: 'PodLost', nonRetryable: true })
 })
 
 test('a lease that has ended: nothing was started by the first attempt, perhaps by one before a later one', async () => {
@@ -60,7 +74,7 @@ test('each heartbeat after the shard was asked says which one, also the later on
     } as unknown as Context
     const input = { v: 1, pool: 'p', jobId: 'j/1', request: { leaseId: 'l' } } as RunOnceInput
     const run = asyncLocalStorage.run(context, () =>
-      createRunOnce({ client, signer: () => 'none', backend, shards })(input),
+      createRunOnce({ client, signer: () => 'none', backend, shards, attributes })(input),
     )
     await vi.advanceTimersByTimeAsync(4_000)
     await run
@@ -100,7 +114,7 @@ test('a pool that was split between two attempts: the later one asks where the f
       },
     } as unknown as Context
     return asyncLocalStorage.run(context, () =>
-      createRunOnce({ client, signer: () => 'none', backend, shards })(input),
+      createRunOnce({ client, signer: () => 'none', backend, shards, attributes })(input),
     )
   }
   expect(await run(1)).toEqual({ v: 1, outcome: 'waiting', at: 'p.1' })
@@ -116,7 +130,8 @@ test('a request of another version is refused by name: nothing is guessed from i
   const input = { v: 2, pool: 'p', jobId: 'j/1', request: { leaseId: 'l' } } as unknown as RunOnceInput
   const context = { info: { attempt: 1 }, heartbeat: () => undefined } as unknown as Context
   const shards = {} as ShardRoutes
-  const run = () => createRunOnce({ client: {} as Client, signer: () => 'none', backend, shards })(input)
+  const run = () =>
+    createRunOnce({ client: {} as Client, signer: () => 'none', backend, shards, attributes })(input)
   await expect(asyncLocalStorage.run(context, run)).rejects.toMatchObject({
     type: 'InvalidRequest',
     message: expect.stringMatching(/version 1 of the contract, not 2; upgrade/),

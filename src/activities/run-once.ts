@@ -12,12 +12,14 @@ import {
   shardMoved,
 } from '../contract/errors.js'
 import type { Acquired, Grant, LeaseRequest } from '../contract/lease.js'
+import { TIMEOUT } from '../contract/limits.js'
 import { poolWorkflowId, UPDATE } from '../contract/names.js'
 import type { RunOnceInput, RunOnceResult } from '../contract/run.js'
 import { RunnerUnreachable } from '../runner/client.js'
 import { bind, type DeliverDeps } from './deliver.js'
 import { activityFailure } from './failure.js'
 import { beating, isLaterAttempt } from './heartbeat.js'
+import type { KnownAttributes } from './known-attributes.js'
 import { type RunDeps, runGranted, sendRelease } from './run.js'
 import type { ShardRoutes } from './shard-routes.js'
 
@@ -30,8 +32,11 @@ const ACQUIRE_MS = 10_000
  * The activity behind firepool.runJob: acquires by an update of the pool, whose answer is the grant, binds the pod
  * itself, and runs the job. No signal, no delivery and no workflow task of the caller lies between.
  */
-export function createRunOnce(deps: RunDeps & BindDeps & { shards: ShardRoutes }) {
-  const { shards } = deps
+export function createRunOnce(
+  deps: RunDeps & BindDeps & { shards: ShardRoutes; attributes: Pick<KnownAttributes, 'maySet'> },
+) {
+  const { shards, attributes } = deps
+  const seen = () => (attributes.maySet ? ({ searchAttributes: true } as const) : {})
   return async (input: RunOnceInput): Promise<RunOnceResult> => {
     const version = checkOptionalVersion(input.v)
     if (version.problem) throw activityFailure(version.problem)
@@ -52,7 +57,8 @@ export function createRunOnce(deps: RunDeps & BindDeps & { shards: ShardRoutes }
       ? { at: known.pool, acquired: { v: 1, outcome: 'granted', grant: known } }
       : await beating(context, beat, askShard(deps, input, again, earlier?.at, tell))
     const { at, acquired } = asked
-    if (acquired.outcome === 'waiting') return { v: 1, outcome: 'waiting', ...(at === pool ? {} : { at }) }
+    if (acquired.outcome === 'waiting')
+      return { v: 1, outcome: 'waiting', ...(at === pool ? {} : { at }), ...seen() }
     if (acquired.outcome === 'refused') {
       // It asks again, and then the caller's new shard.
       if (acquired.problem.details?.reason === 'ShardMoved') shards.forget(pool)
@@ -62,7 +68,8 @@ export function createRunOnce(deps: RunDeps & BindDeps & { shards: ShardRoutes }
     if (!known) await beating(context, beat, bindUnlessBound(deps, grant, request, again))
     const run = checkRunInput({ v: 1, grant, jobId, job, releaseAfter }, jobId)
     if (run.problem) throw activityFailure(run.problem)
-    return { v: 1, outcome: 'ran', result: await runGranted(deps, run.value, { v: 1, jobId, grant }) }
+    const result = await runGranted(deps, run.value, { v: 1, jobId, grant })
+    return { v: 1, outcome: 'ran', result, ...seen() }
   }
 }
 
@@ -131,14 +138,18 @@ async function acquire(
     if (refused) return { v: 1, outcome: 'refused', problem: refused }
     // Everything else (the server's limits on updates, a pool without a worker) is a matter of time: by signal then. But a
     // request that an earlier attempt was granted would hear that it has ended, and be asked anew as if nothing had run.
-    if (again) throw unanswered(pool)
+    if (again) return unanswered(pool, request)
     return { v: 1, outcome: 'waiting' }
   }
 }
 
-/** The next attempt asks the pool again. */
-function unanswered(pool: string): ApplicationFailure {
-  return ApplicationFailure.create({
+/** The next attempt asks the pool again, until the request's time is over. */
+function unanswered(pool: string, { deadlineMs }: LeaseRequest): Acquired {
+  if (Date.now() > deadlineMs + TIMEOUT.poolSilentMs) {
+    const reason = 'the worker that ran it was lost, and its pool has not answered since'
+    return { v: 1, outcome: 'refused', problem: perhapsStarted(reason) }
+  }
+  throw ApplicationFailure.create({
     type: 'PoolUnanswered',
     message: `pool ${pool} did not answer; only it can tell what became of an earlier attempt, which is asked again`,
   })
@@ -150,7 +161,10 @@ function unanswered(pool: string): ApplicationFailure {
  */
 function refusalOf(refused: Problem, again: boolean): Problem {
   if (!again || refused.code !== 'LeaseRevoked') return refused
-  const reason = 'its lease ended, and the worker that ran it was lost before it reported'
+  return perhapsStarted('its lease ended, and the worker that ran it was lost before it reported')
+}
+
+function perhapsStarted(reason: string): Problem {
   return problem(
     'PodLost',
     `the pod of this job is not known any more (${reason}); the job may have started there. Run it again if that is safe, or set onPodLost: 'rerun'`,

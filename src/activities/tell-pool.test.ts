@@ -10,7 +10,10 @@ let told: string[]
 /** where the caller's requests go, as this worker knows it, and as it is */
 let known: string
 let real: string
+/** the namespace has Firepool's search attributes */
+let registered: boolean
 beforeEach(() => {
+  registered = false
   pools = { 'pool/p': () => undefined }
   told = []
   known = 'p'
@@ -37,10 +40,20 @@ function tell(what: Partial<TellPool>) {
       known = real
     },
   } as unknown as ShardRoutes
-  return createTellPool(client, shards)({ v: 1, pool: 'p', signal: 'firepool.request', payload: {}, ...what })
+  const attributes = { maySet: registered }
+  return createTellPool(
+    client,
+    shards,
+    attributes,
+  )({ v: 1, pool: 'p', signal: 'firepool.request', payload: {}, ...what })
 }
 
 describe('a lease workflow that tells its pool something', () => {
+  test('hears whether search attributes may be set', async () => {
+    registered = true
+    expect(await tell({ caller: 'c' })).toEqual({ v: 1, problem: null, searchAttributes: true })
+  })
+
   test('hears that there is no such pool as a value, and of all else as an error, which is tried again', async () => {
     expect(await tell({ caller: 'c' })).toEqual({ v: 1, problem: null })
     pools = {}

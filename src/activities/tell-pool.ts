@@ -2,13 +2,18 @@ import { type Client, WorkflowNotFoundError } from '@temporalio/client'
 import { noSuchPool } from '../contract/errors.js'
 import { poolWorkflowId } from '../contract/names.js'
 import type { TellPool, ToldPool } from '../contract/run.js'
+import type { KnownAttributes } from './known-attributes.js'
 import type { ShardRoutes } from './shard-routes.js'
 
 /**
  * The local activity `firepool.tellPool` of lease workflows: one signal to the pool, or to the shard of it that is meant. A
  * signal of the workflow itself would cost a second workflow task, which only learns that the first one's signal arrived.
  */
-export function createTellPool(client: Client, shards: ShardRoutes) {
+export function createTellPool(
+  client: Client,
+  shards: ShardRoutes,
+  attributes: Pick<KnownAttributes, 'maySet'>,
+) {
   /** @returns whether it was there. All else is tried again, a pool at the server's limit of signals included. */
   const tell = async (name: string, { signal, payload }: TellPool): Promise<boolean> => {
     try {
@@ -19,7 +24,7 @@ export function createTellPool(client: Client, shards: ShardRoutes) {
       throw error
     }
   }
-  return async (what: TellPool): Promise<ToldPool> => {
+  const route = async (what: TellPool): Promise<ToldPool> => {
     const { pool, caller, at, fresh = false } = what
     if (fresh) shards.forget(pool)
     if (at !== undefined && (await tell(at, what))) return told(pool, at)
@@ -40,6 +45,10 @@ export function createTellPool(client: Client, shards: ShardRoutes) {
     shards.forget(pool)
     throw new Error(`${poolWorkflowId(again)} is not there yet; it is tried again`)
   }
+  return async (what: TellPool): Promise<ToldPool> => ({
+    ...(await route(what)),
+    ...(attributes.maySet ? { searchAttributes: true } : {}),
+  })
 }
 
 function told(pool: string, name: string): ToldPool {

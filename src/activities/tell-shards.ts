@@ -5,6 +5,7 @@ import {
   WorkflowNotFoundError,
 } from '@temporalio/client'
 import { WorkflowIdConflictPolicy } from '@temporalio/common'
+import { isRecord } from '../contract/check.js'
 import { poolWorkflowId, QUEUE, UPDATE, WORKFLOW } from '../contract/names.js'
 import type { PoolInput, ShardOrder, ShardReport } from '../contract/pool.js'
 import { effectActivity } from './batch.js'
@@ -35,14 +36,25 @@ export function createTellShards(client: Client) {
       }),
     })
   }
+  /** What a shard that has ended said last, for the head to keep. One that was terminated has said nothing. */
+  const lastWord = async (order: ShardOrder): Promise<ShardReport | undefined> => {
+    try {
+      const handle = client.workflow.getHandle(poolWorkflowId(order.spec.name))
+      const end = await client.withDeadline(Date.now() + ANSWER_MS, () => handle.result())
+      return isRecord(end) && isRecord(end.report) ? (end.report as unknown as ShardReport) : undefined
+    } catch {
+      return undefined
+    }
+  }
   return effectActivity({
     shard: async ({ order }) => {
       try {
         const report = await client.withDeadline(Date.now() + ANSWER_MS, () => send(order))
         return { kind: 'shardTold', report }
       } catch (error) {
-        if (order.leaving && error instanceof WorkflowNotFoundError) return { kind: 'shardGone' }
-        throw error
+        if (!order.leaving || !(error instanceof WorkflowNotFoundError)) throw error
+        const report = await lastWord(order)
+        return { kind: 'shardGone', ...(report ? { report } : {}) }
       }
     },
   })

@@ -106,5 +106,6 @@ export type EffectResult =
   | { kind: 'notified' }
   | { kind: 'described'; closed: string[] }
   | { kind: 'shardTold'; report: ShardReport }
-  | { kind: 'shardGone' }
+  /** `report`: its last word, when it had one */
+  | { kind: 'shardGone'; report?: ShardReport }
   | { kind: 'undone'; reason: string }

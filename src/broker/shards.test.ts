@@ -1,10 +1,10 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { aSpec, World } from '../../test/support/broker-world.js'
-import type { PoolSpec, ShardOrder } from '../contract/pool.js'
+import type { PoolSpec, ShardOrder, ShardReport } from '../contract/pool.js'
 import { shardOfCaller } from '../contract/shards.js'
 import type { EffectResult } from './effect.js'
-import { isFinished, routesOf, shardReport, statusOf } from './index.js'
+import { isFinished, restore, routesOf, shardReport, snapshot, statusOf } from './index.js'
 import { shardCount } from './policy/shares.js'
 
 /** A pool with shards: the head and the others as worlds of their own, whose clocks go together. */
@@ -19,6 +19,9 @@ class Sharded {
   readonly asked = new Map<string, { world: World; caller: string }>()
   /** orders that the head gave, in order */
   readonly orders: ShardOrder[] = []
+  /** the last word of each shard that has ended by itself */
+  readonly ended = new Map<number, ShardReport>()
+  private started = 0
   private given = 0
 
   constructor(readonly spec: Partial<PoolSpec>) {
@@ -31,8 +34,11 @@ class Sharded {
     this.orders.push(order)
     let world = this.others.get(order.index)
     if (!world) {
-      if (order.leaving) return { kind: 'shardGone' }
+      const report = this.ended.get(order.index)
+      if (order.leaving) return { kind: 'shardGone', ...(report ? { report } : {}) }
       world = new World({ spec: order.spec, seed: 100 + this.orders.length })
+      // Each life of a shard has an id of its own.
+      world.state.uid = `abc${123 + this.started++}`
       world.jump(this.head.now - world.now)
       this.others.set(order.index, world)
     }
@@ -64,7 +70,9 @@ class Sharded {
       this.head.advance(SLICE_MS)
       for (const [index, world] of this.others) {
         this.catchUp(world)
-        if (isFinished(world.state)) this.others.delete(index)
+        if (!isFinished(world.state)) continue
+        this.others.delete(index)
+        this.ended.set(index, shardReport(world.state))
       }
       this.check()
     }
@@ -270,6 +278,68 @@ describe('shrinking', () => {
     expect(routesOf(pool.head.state)).toEqual({ routes: 2, all: 2 })
     expect(pool.others.get(1)!.state.mode).toBe('running')
     expect(pool.seats).toEqual([2, 2])
+  })
+})
+
+describe('what shards have counted', () => {
+  const counted = (pool: Sharded) => {
+    const all = pool.worlds.map(({ state, now }) => statusOf(state, now))
+    const sum = (read: (status: (typeof all)[0]) => number) => all.reduce((n, status) => n + read(status), 0)
+    const total = (of: Record<string, number>) => Object.values(of).reduce((a, b) => a + b)
+    return {
+      grants: sum(({ grants }) => total(grants)),
+      ends: sum(({ ends }) => total(ends)),
+      podsCreated: sum(({ podsCreated }) => podsCreated),
+      poison: sum(({ poison }) => poison.count),
+    }
+  }
+
+  it('stays with the head when they leave, what they counted after their last report too', () => {
+    const pool = new Sharded({ budget: 6, keepAliveMs: 20 * SECOND, shards: 3 })
+    for (const [shard, n] of [2, 4, 4].entries()) {
+      const own = callers(60).filter((caller) => shardOfCaller(caller, 3) === shard)
+      for (const caller of own.slice(0, n)) pool.request(caller)
+    }
+    pool.advance(5 * SECOND)
+    pool.others.get(1)!.send({ kind: 'poison', name: 'x', reason: 'y' })
+    // Who waits there is told to ask again, and leases that nobody uses are taken back: ends that were not reported before.
+    pool.apply({ shards: 1 })
+    pool.advance(60 * SECOND)
+    expect([pool.others.size, pool.head.state.shards.size]).toEqual([0, 0])
+    const left = [...pool.ended.values()].map((report) => report.counted!)
+    expect(left.map(({ grants }) => grants.cold)).toEqual([2, 2])
+    expect(left.map(({ ends }) => ends.failed)).toEqual([2, 2])
+    const { counters, poison } = pool.head.state
+    expect([counters.grants.cold, counters.podsCreated, poison.count]).toEqual([6, 6, 1])
+    expect(counters.ends.failed).toBe(4)
+  })
+
+  it('stays when one is terminated and started again, as far as it had told', () => {
+    const pool = new Sharded({ budget: 4, shards: 2 })
+    const asked = callers(4).map((caller) => pool.request(caller))
+    pool.advance(2 * SECOND)
+    for (const leaseId of asked) pool.release(leaseId)
+    pool.advance(40 * SECOND)
+    const before = counted(pool)
+    expect(pool.head.state.shards.get(1)!.report!.counted!.podsCreated).toBeGreaterThan(0)
+    pool.others.delete(1)
+    pool.advance(80 * SECOND)
+    expect(pool.others.has(1)).toBe(true)
+    expect(counted(pool)).toEqual(before)
+  })
+
+  it('is carried over by a head that continues as new, and nothing is kept of an earlier release, which told nothing', () => {
+    const pool = new Sharded({ budget: 4, shards: 2 })
+    pool.request('agent-1')
+    pool.advance(40 * SECOND)
+    const record = restore(snapshot(pool.head.state)).state.shards.get(1)!
+    expect(record.report).toEqual(pool.head.state.shards.get(1)!.report)
+    const { uid: _, counted: told, ...old } = record.report!
+    expect(told).toBeDefined()
+    pool.head.state.shards.get(1)!.report = old
+    const before = structuredClone(pool.head.state.counters)
+    pool.advance(40 * SECOND)
+    expect(pool.head.state.counters).toEqual(before)
   })
 })
 

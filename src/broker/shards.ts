@@ -143,6 +143,8 @@ export function shardAnswered(turn: Turn, effect: ShardEffect, result: EffectRes
   if (record?.effect !== effect.id) return
   record.effect = null
   if (result.kind === 'shardGone') {
+    keepCounted(state, record.report, result.report)
+    if (result.report) keepCounted(state, result.report)
     state.shards.delete(order.index)
     return
   }
@@ -150,6 +152,7 @@ export function shardAnswered(turn: Turn, effect: ShardEffect, result: EffectRes
     record.at = now + TIMEOUT.effectRetryMs
   } else {
     const { report } = result
+    keepCounted(state, record.report, report)
     record.report = report
     record.cap = larger(order.cap, { seats: report.held, pods: report.pods })
     record.told = keyOf(order)
@@ -158,6 +161,26 @@ export function shardAnswered(turn: Turn, effect: ShardEffect, result: EffectRes
     record.at = now + (lets ? REBALANCE_MS : KEEP_MS)
   }
   wakeAt(turn, record.at, 'pool', 'shards')
+}
+
+/**
+ * What a shard has counted stays when it is over: with the head's own, so that the counts of a whole pool never go down.
+ * @param next said since by a shard under that name: the same one counts on
+ */
+function keepCounted({ counters, poison }: PoolState, last: ShardReport | null, next?: ShardReport): void {
+  if (!last?.counted || last.uid === next?.uid) return
+  const { grants, ends, podsCreated, podsLost, leaked, heldPodMs, poison: dropped = 0 } = last.counted
+  add(counters.grants, grants)
+  add(counters.ends, ends)
+  counters.podsCreated += podsCreated
+  counters.podsLost += podsLost
+  counters.leaked += leaked
+  counters.heldPodMs += heldPodMs
+  poison.count += dropped
+}
+
+function add<K extends string>(to: Record<K, number>, more: Record<K, number>): void {
+  for (const key of Object.keys(to) as K[]) to[key] += more[key] ?? 0
 }
 
 /** The head's order, in the shard. @returns whether it is news */
@@ -178,7 +201,10 @@ export function leave(turn: Turn): void {
 
 /** What a shard answers to an order. */
 export function shardReport(state: PoolState): ShardReport {
-  const { index, pods, leases } = state
+  const { index, pods, leases, uid, counters, poison } = state
   const { waiting } = index
-  return { v: 1, held: seatsTaken(state), pods: pods.size, leases: leases.size - waiting, waiting }
+  const { grants, ends, ...rest } = counters
+  const counted = { ...rest, grants: { ...grants }, ends: { ...ends }, poison: poison.count }
+  const held = seatsTaken(state)
+  return { v: 1, held, pods: pods.size, leases: leases.size - waiting, waiting, uid, counted }
 }

@@ -1,6 +1,6 @@
 import type { HitClass } from '../contract/lease.js'
 import { TIMEOUT } from '../contract/limits.js'
-import type { PoolSpec } from '../contract/pool.js'
+import type { Counters, PoolSpec } from '../contract/pool.js'
 import { earlyBytes } from './early-tokens.js'
 import type { Effect } from './effect.js'
 import { Index } from './index-of-state.js'
@@ -9,7 +9,6 @@ import { effectBytes } from './size.js'
 import {
   type Breaker,
   CORE_VERSION,
-  type Counters,
   type Lease,
   type Mode,
   OLDEST_CORE_VERSION,

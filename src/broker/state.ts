@@ -1,6 +1,6 @@
 import type { Problem } from '../contract/errors.js'
-import type { HitClass, LeaseEndReason, LeaseRequest } from '../contract/lease.js'
-import type { PoolSpec, Profile, ShardCap, ShardReport } from '../contract/pool.js'
+import type { HitClass, LeaseRequest } from '../contract/lease.js'
+import type { Counters, PoolSpec, Profile, ShardCap, ShardReport } from '../contract/pool.js'
 import type { Effect, Owner } from './effect.js'
 import { Index } from './index-of-state.js'
 import type { PodKind } from './transitions.js'
@@ -103,16 +103,6 @@ export interface Rollout {
    * template cannot starve a pool. At most one is kept, because a profile may be as large as a spec. Null: there is none
    */
   template: Template | null
-}
-
-export interface Counters {
-  grants: Record<HitClass, number>
-  ends: Record<LeaseEndReason, number>
-  podsCreated: number
-  podsLost: number
-  leaked: number
-  /** pod-milliseconds held by pods that are gone */
-  heldPodMs: number
 }
 
 /** What the head of a pool knows of one of its other shards. */

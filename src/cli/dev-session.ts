@@ -29,6 +29,8 @@ export interface DevOptions {
   namespace?: string
   /** how payloads are encrypted */
   dataConverter?: DataConverter | undefined
+  /** where pods find secrets */
+  secretsDir?: string | undefined
   /** adds a line to the worker's log */
   log: (line: string) => void
   note: (text: string) => void
@@ -66,6 +68,7 @@ export async function startDev(options: DevOptions, teardown: Teardown): Promise
     dir,
     log: options.log,
     ...(dataConverter ? { dataConverter } : {}),
+    ...(options.secretsDir === undefined ? {} : { secretsDir: options.secretsDir }),
   })
   // The worker goes first: a pool whose pods end would start others in their place.
   teardown.add('pods', () => stopPods(worker))

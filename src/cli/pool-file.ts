@@ -55,6 +55,7 @@ const PROFILE = z.strictObject({
   startDelay: START_DELAY.optional(),
   limits: LIMITS.optional(),
   prepare: z.array(z.string()).optional(),
+  secrets: z.array(z.string()).optional(),
   namespace: z.string().optional(),
   image: z.string().optional(),
   template: z.record(z.string(), z.unknown()).optional(),
@@ -99,6 +100,7 @@ const EXPECTED: Record<string, string> = {
   fileSize: "a size such as '1GiB', or bytes",
   env: 'a map of names to texts',
   prepare: "a command as a list of texts, such as ['pip', 'install', 'numpy']",
+  secrets: "a list of names of secrets, such as ['search-key']",
   template: 'a part of a Kubernetes pod, with the keys metadata and spec',
   prePull: 'true or false',
   colocation: 'true or false',
@@ -306,9 +308,18 @@ const FIELDS: readonly (readonly [string, ...string[]])[] = [
     (key) => [key] as [string],
   ),
   ...['keepAlive', 'podStart', 'podLifetime'].map((key) => [key] as [string]),
-  ...['backend', 'env', 'startDelay', 'prepare', 'namespace', 'image', 'template', 'prePull', 'gpu'].map(
-    (key) => ['profile', key] as [string, string],
-  ),
+  ...[
+    'backend',
+    'env',
+    'startDelay',
+    'prepare',
+    'secrets',
+    'namespace',
+    'image',
+    'template',
+    'prePull',
+    'gpu',
+  ].map((key) => ['profile', key] as [string, string]),
   ...LIMITS.keyof().options.map((key) => ['profile', 'limits', key] as [string, ...string[]]),
 ]
 

@@ -160,7 +160,7 @@ function timesLine(spec: PoolSpec): string {
 
 function profileLine({ profile }: PoolSpec): string {
   const parts: string[] = [`backend ${profile.backend}`]
-  const { startDelay, limits, prepare, env } = profile
+  const { startDelay, limits, prepare, env, secrets } = profile
   if (profile.backend === 'kubernetes') {
     parts.push(`image ${profile.image}`)
     if (profile.namespace !== null) parts.push(`namespace ${profile.namespace}`)
@@ -171,6 +171,7 @@ function profileLine({ profile }: PoolSpec): string {
   if (prepare) parts.push(`prepare: ${prepare.join(' ')}`)
   const names = Object.keys(env)
   if (names.length > 0) parts.push(`env ${names.join(', ')}`)
+  if (secrets) parts.push(`secrets ${secrets.join(', ')}`)
   return parts.join('; ')
 }
 

@@ -1,9 +1,9 @@
-import { existsSync, readFileSync, realpathSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { existsSync, readFileSync, realpathSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { identifySelf, isAlive } from '../local/process.js'
 import { makeFolder } from '../make-folder.js'
 import { withProcessLock } from '../server/process-lock.js'
-import { CliError } from './failure.js'
+import { CliError, usageError } from './failure.js'
 
 /** Makes the folder; only its owner may read it. @returns its real path */
 export function makeStateFolder(dir: string): string {
@@ -17,6 +17,25 @@ export function makeStateFolder(dir: string): string {
       'give another one with --dir or FIREPOOL_DIR',
     )
   }
+}
+
+/**
+ * The folder of secrets for local pods: of the option, else of FIREPOOL_SECRETS.
+ * @returns its real path, or undefined when there is none
+ */
+export function secretsFolder(option: string | undefined, env = process.env): string | undefined {
+  const given = option ?? (env.FIREPOOL_SECRETS || undefined)
+  if (given === undefined) return undefined
+  try {
+    const path = realpathSync(given)
+    if (statSync(path).isDirectory()) return path
+  } catch {
+    // Said below, in the same words.
+  }
+  throw usageError(
+    `--secrets ${given} is no folder that can be read`,
+    'give a folder with a file for each secret, or leave it out',
+  )
 }
 
 /** dev.json: how other commands find a dev server that runs. */

@@ -8,6 +8,7 @@ test('a job with everything passes, and gives its time limit', () => {
   const job = {
     command: ['python3', 'run.py'],
     env: { MODE: 'fast', 'a.b-c': '' },
+    secretEnv: { KEY: 'search-key', OTHER: '_v1.2' },
     cwd: 'a/../b/',
     stdin: '',
     files: [{ path: 'a/./run.py', content: 'eA==', encoding: 'base64', mode: 0o755 }],
@@ -77,6 +78,21 @@ test.each<[string, unknown, RegExp]>([
 ])('%s is refused', (_, job, message) => {
   expect(checkJob(job).problem).toMatchObject({ code: 'InvalidRequest', origin: 'caller' })
   expect(said(job)).toMatch(message)
+})
+
+test.each<[unknown, RegExp]>([
+  ['sk-123', /^job\.secretEnv must be an object of names of secrets/],
+  [{ KEY: 'sk/123 =' }, /^job\.secretEnv\.KEY must be the name of a secret/],
+  [{ KEY: '../etc/passwd' }, /^job\.secretEnv\.KEY must be/],
+  [{ KEY: '..data' }, /^job\.secretEnv\.KEY must be/],
+  [{ KEY: 7 }, /^job\.secretEnv\.KEY must be/],
+  [{ 'A=B': 'x' }, /^job\.secretEnv has a variable named "A=B"/],
+  [{ FIREPOOL_POD: 'x' }, /^job\.secretEnv may not set FIREPOOL_POD/],
+  [{ MODE: 'x' }, /^job\.env and job\.secretEnv both set "MODE"/],
+])('secretEnv %j is refused, and what may be a value is not repeated', (secretEnv, why) => {
+  const message = said({ command: 'true', env: { MODE: 'fast' }, secretEnv })
+  expect(message).toMatch(why)
+  expect(message).not.toMatch(/sk|passwd|\.\.data/)
 })
 
 test('what is quoted is cut', () => {

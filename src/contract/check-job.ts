@@ -12,6 +12,7 @@ import { refuseUnknownNames } from './option-names.js'
 const JOB_FIELDS: Readonly<Record<keyof JobSpec, true>> = {
   command: true,
   env: true,
+  secretEnv: true,
   cwd: true,
   stdin: true,
   files: true,
@@ -64,6 +65,7 @@ export function checkJobFields(job: unknown): Checked<number> {
     refuseUnknownNames('a job', 'field', job, Object.keys(JOB_FIELDS)),
     checkCommand(job.command),
     present(job.env, checkJobEnv),
+    present(job.secretEnv, (env) => checkSecretEnv(env, job.env)),
     present(job.cwd, (cwd) => checkWorkPath(cwd, 'job.cwd', 'folder')),
     present(job.stdin, (stdin) =>
       typeof stdin === 'string' ? { value: stdin } : invalid(`job.stdin must be a text, not ${shown(stdin)}`),
@@ -112,29 +114,55 @@ function checkCommand(command: unknown): Checked<unknown> {
   return { value: command }
 }
 
-function checkJobEnv(env: unknown): Checked<unknown> {
+function checkJobEnv(env: unknown, where = 'job.env'): Checked<unknown> {
   if (!isRecord(env))
-    return invalid(`job.env must be an object of texts, such as {"MODE": "fast"}, not ${shown(env)}`)
+    return invalid(`${where} must be an object of texts, such as {"MODE": "fast"}, not ${shown(env)}`)
   const entries = Object.entries(env)
   if (entries.length > LIMIT.envVars)
     return invalid(
-      `job.env has ${entries.length} variables, at most ${LIMIT.envVars} are allowed; use a file instead`,
+      `${where} has ${entries.length} variables, at most ${LIMIT.envVars} are allowed; use a file instead`,
     )
   for (const [name, value] of entries) {
     if (name === '' || name.includes('=') || name.includes('\u0000'))
       return invalid(
-        `job.env has a variable named ${shown(name)}; names may not be empty nor hold "=" or NUL`,
+        `${where} has a variable named ${shown(name)}; names may not be empty nor hold "=" or NUL`,
       )
     if (RESERVED_ENV.includes(name))
       return invalid(
-        `job.env may not set ${name}: the runner finds a job's processes by it; choose another name`,
+        `${where} may not set ${name}: the runner finds a job's processes by it; choose another name`,
       )
     if (typeof value !== 'string' || value.includes('\u0000'))
       return invalid(
-        `job.env.${name.slice(0, 80)} must be a text without NUL characters, not ${shown(value)}`,
+        `${where}.${name.slice(0, 80)} must be a text without NUL characters, not ${shown(value)}`,
       )
   }
   return { value: env }
+}
+
+/** Also the name of a file in the folder of secrets: nothing that leads elsewhere. */
+const SECRET_NAME = /^[A-Za-z0-9_-][A-Za-z0-9._-]{0,252}$/
+
+/** The name under which an operator keeps a secret. */
+export function checkSecretName(value: unknown, where: string): Checked<string> {
+  if (typeof value === 'string' && SECRET_NAME.test(value)) return { value }
+  // Somebody may have written the secret itself.
+  return invalid(
+    `${where} must be the name of a secret: 1 to 253 characters A-Z, a-z, 0-9, '_', '-' and '.', not beginning with '.' (what it is instead is not repeated here)`,
+  )
+}
+
+function checkSecretEnv(value: unknown, env: unknown): Checked<unknown> {
+  if (!isRecord(value))
+    return invalid('job.secretEnv must be an object of names of secrets, such as {"API_KEY": "search-key"}')
+  const names = checkJobEnv(Object.fromEntries(Object.keys(value).map((name) => [name, ''])), 'job.secretEnv')
+  if (names.problem) return names
+  for (const [name, secret] of Object.entries(value)) {
+    if (isRecord(env) && Object.hasOwn(env, name))
+      return invalid(`job.env and job.secretEnv both set ${shown(name)}; leave one of them out`)
+    const checked = checkSecretName(secret, `job.secretEnv.${name.slice(0, 80)}`)
+    if (checked.problem) return checked
+  }
+  return { value }
 }
 
 function checkEach(

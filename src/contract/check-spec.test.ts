@@ -112,3 +112,12 @@ test.each<[object, string]>([
   // What a pool was given once stays readable.
   expect(readPoolSpec(cluster({ template })).value).toBeDefined()
 })
+
+test('the names of secrets are each once in a profile, and without any it is as an earlier release wrote it', () => {
+  const profileOf = (secrets: unknown) => checkPoolSpec(spec({ profile: { secrets } }))
+  expect(profileOf(['b', 'a', 'b']).value?.profile.secrets).toEqual(['b', 'a'])
+  for (const none of [[], undefined, null])
+    expect(Object.keys(profileOf(none).value!.profile)).not.toContain('secrets')
+  for (const wrong of ['a', { a: 'value' }, ['a/b'], [7], ['.hidden']])
+    expect(profileOf(wrong).problem?.message, JSON.stringify(wrong)).toMatch(/^profile\.secrets/)
+})

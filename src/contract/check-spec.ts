@@ -1,6 +1,6 @@
 import { type Checked, checkNumber, checkPoolName, invalid, isRecord, shown, utf8Bytes } from './check.js'
 import { checkGpu, checkGpuNames, gpuProblem } from './check-gpu.js'
-import { RESERVED_ENV } from './check-job.js'
+import { checkSecretName, RESERVED_ENV } from './check-job.js'
 import { checkTemplate, templateProblem } from './check-template.js'
 import { type Problem, problem } from './errors.js'
 import { LIMIT, TIMEOUT } from './limits.js'
@@ -109,6 +109,7 @@ const LOCAL_FIELDS: Readonly<Record<keyof LocalProfile, true>> = {
   startDelay: true,
   limits: true,
   prepare: true,
+  secrets: true,
 }
 const KUBERNETES_FIELDS: Readonly<Record<keyof KubernetesProfile, true>> = {
   ...LOCAL_FIELDS,
@@ -216,14 +217,30 @@ function checkSurroundings(value: Record<string, unknown>): Checked<JobSurroundi
       return invalid(`profile.prepare is an argv (a list of texts), not ${shown(prepare)}`)
     }
   }
+  const secrets = checkSecrets(value.secrets ?? [])
+  if (secrets.problem) return secrets
   return {
     value: {
       env: env.value,
       startDelay: delay.value,
       limits: limits.value,
       prepare: (prepare ?? null) as string[] | null,
+      // Left out where there are none, so that the profile of an earlier release is the same one.
+      ...(secrets.value.length > 0 ? { secrets: secrets.value } : {}),
     },
   }
+}
+
+function checkSecrets(value: unknown): Checked<string[]> {
+  if (!Array.isArray(value) || value.length > LIMIT.envVars)
+    return invalid(
+      `profile.secrets is a list of at most ${LIMIT.envVars} names of secrets that jobs may use; values have no place here`,
+    )
+  for (const name of value) {
+    const checked = checkSecretName(name, 'profile.secrets[]')
+    if (checked.problem) return checked
+  }
+  return { value: [...new Set(value as string[])] }
 }
 
 /** An image's reference: the API server takes nearly anything, and the kubelet would say InvalidImageName a minute later. */

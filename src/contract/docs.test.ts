@@ -129,7 +129,7 @@ function codeWords(): string[] {
       .filter((name) => /(?<!\.test|\.fixture)\.ts$/.test(name))
       .map((name) => join(src, folder, name)),
   )
-  files.push(join(src, 'contract/backend.ts'))
+  files.push(join(src, 'contract/backend.ts'), join(src, 'contract/errors.ts'))
   expect(files.length).toBeGreaterThan(50)
   const words = files.flatMap((file) => [...readFileSync(file, 'utf8').matchAll(/'((?:[A-Z][a-z]+)+)'/g)])
   return [...words.map(([, word]) => word!), ...everyWaitReason()].filter((word) => !isOtherName(word))
@@ -139,7 +139,7 @@ function codeWords(): string[] {
 function isOtherName(word: string): boolean {
   return /Request$/.test(word)
     ? !(word in ORIGIN_OF)
-    : ['RunnerUnreachable', 'NotFoundError'].includes(word) || word in SEARCH_ATTRIBUTE
+    : ['FirepoolError', 'RunnerUnreachable', 'NotFoundError'].includes(word) || word in SEARCH_ATTRIBUTE
 }
 
 test('ends of a lease and kinds of a grant are named', () => {

@@ -63,6 +63,24 @@ export function livePool(pool: string, leases: number, waiting: number): Problem
   )
 }
 
+/** What a caller says by itself when its pool has told it nothing, long after it should have. */
+export function silentPool(pool: string, waitedMs: number): Problem {
+  return problem(
+    'QueueTimeout',
+    `pool ${pool} has not answered within ${waitedMs} ms, neither with a pod nor with why there is none: no worker serves it, or its workflow is stuck or paused. Look whether firepool worker runs, and at the workflow pool/${pool} in Temporal; then ask again`,
+    { reason: 'PoolSilent', waitedMs },
+  )
+}
+
+/** A pool that cannot take a signal at this moment, though it is there. */
+export function poolTakesNoSignal(pool: string, why: string): Problem {
+  return problem(
+    'QueueFull',
+    `pool ${pool} took no signal (${why}): so many wait for it that the server takes no more. Try again in some seconds; when that lasts, look whether firepool worker runs, and at the workflow pool/${pool} in Temporal`,
+    { reason: 'SignalLimit' },
+  )
+}
+
 /** Why a shard that leaves ends a request: its caller belongs to another shard now. */
 export function shardMoved(pool: string): Problem {
   return problem('LeaseRevoked', `the shard of this caller in pool ${pool} has moved; ask again`, {

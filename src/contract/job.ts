@@ -18,6 +18,11 @@ export interface JobSpec {
   command: string[] | string
   /** added to the pod's own environment; it is history: no secrets here */
   env?: Record<string, string>
+  /**
+   * variables whose values are secrets, by the names that the pool's operator has given these: the pod reads them when the job
+   * starts, and they stand in no history. The profile's `secrets` says which names the jobs of a pool may use
+   */
+  secretEnv?: Record<string, string>
   /** relative to the work folder; default the work folder */
   cwd?: string
   /** fed to standard input, then closed */

@@ -11,6 +11,11 @@ const HOUR = 60 * MINUTE
 export const TIMEOUT = {
   /** (settable) how long a request may wait for a pod before QueueTimeout */
   acquireMs: 5 * MINUTE,
+  /**
+   * past its acquireTimeout a caller whose pool has said nothing ends by itself. The pool is to tell first, because it knows
+   * why: a signal and its answer take up to 10 s under load, each
+   */
+  poolSilentMs: 20 * SECOND,
   /** (settable) a job's own time limit, after which its process group is killed */
   jobMs: 10 * MINUTE,
   /** (settable) how long an idle pod stays with its caller */
@@ -43,6 +48,10 @@ export const TIMEOUT = {
   sessionTtlMs: 5 * MINUTE,
   /** one attempt of a lease workflow to tell the pool something: a local activity, so well below a workflow task's 10 s */
   tellPoolMs: 5 * SECOND,
+  /** a one-call job that is over tells its pool for so long; after that the pool finds out by itself that its holder has ended */
+  releaseMs: 60 * SECOND,
+  /** a renewal that found its pool at the server's limit of signals is sent again after this */
+  renewRetryMs: 2 * SECOND,
   /** one attempt of a pool effect (HTTP to runners, calls to the backend, signals) */
   effectMs: 30 * SECOND,
   /** one observation waits this long for a change before it reports that nothing changed */
@@ -89,6 +98,8 @@ export const LIMIT = {
   jobBytes: 1_000_000,
   commandArgs: 10_000,
   envVars: 1_000,
+  /** an environment of a process holds 128 KiB a variable on Linux; a secret is a key or a token */
+  secretBytes: 64 * 1024,
   files: 1_000,
   acquireMsMax: 24 * HOUR,
   jobMsMin: 1,
@@ -147,6 +158,8 @@ export const LIMIT = {
   continueEventsForced: 1.5,
   /** times continueEvents: then even with effects in flight */
   continueEventsMust: 3,
+  /** times that a renewal is sent to a pool at the server's limit of signals: it continues as new within seconds, or is stuck */
+  renewTries: 4,
   /** the server refuses a run's updates at 2,000 */
   continueUpdates: 1_500,
   sessionTtlMsMax: 24 * HOUR,

@@ -1,5 +1,6 @@
 import type { Problem } from './errors.js'
 import type { GpuShare } from './gpu.js'
+import type { HitClass, LeaseEndReason } from './lease.js'
 
 /** What a pod of this pool is. Everything the backend needs, nothing about callers. */
 export type Profile = LocalProfile | KubernetesProfile
@@ -49,6 +50,8 @@ export interface JobSurroundings {
   }
   /** argv run once in the work folder before the pod is Ready: the slow common part of every job */
   prepare: string[] | null
+  /** names of the secrets that jobs may take into their environment (JobSpec.secretEnv); absent: none */
+  secrets?: string[]
 }
 
 /** A pool as the broker knows it: every default filled in, every bound checked (see pool-file.ts for what users write). */
@@ -289,4 +292,20 @@ export interface ShardReport {
   pods: number
   leases: number
   waiting: number
+  /** of its life: a shard that was terminated and started anew counts from zero again. An earlier release has neither */
+  uid?: string
+  counted?: Counters
+}
+
+/** What a pool has counted in its life; the same as in its status. */
+export interface Counters {
+  grants: Record<HitClass, number>
+  ends: Record<LeaseEndReason, number>
+  podsCreated: number
+  podsLost: number
+  leaked: number
+  /** pod-milliseconds held by pods that are gone */
+  heldPodMs: number
+  /** inputs that could not be acted on, of shards that left or of the shard that says so */
+  poison?: number
 }

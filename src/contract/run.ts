@@ -51,16 +51,20 @@ export interface RunOnceInput {
 }
 
 /** `waiting`: no pod was free at once; ask by signal with the same leaseId, and run on the grant that comes. */
-export type RunOnceResult =
+export type RunOnceResult = (
   | { v: 1; outcome: 'ran'; result: JobResult }
   /** `at`: the shard that was asked, by its name; absent when it is the pool itself */
   | { v: 1; outcome: 'waiting'; at?: string }
+) &
+  Pick<ToldPool, 'searchAttributes'>
 
 /** Argument of the activity `firepool.awaitLease`. */
 export interface AwaitLeaseInput {
   v?: 1
   pool: string
   leaseId: string
+  /** as the lease's own: past it, and some seconds, the next attempt fails when the pool has said nothing; default 24 h */
+  acquireTimeout?: number | string
 }
 
 /** Argument of the local activity `firepool.tellPool`: a signal from a lease workflow to its pool. */
@@ -83,6 +87,8 @@ export interface ToldPool {
   problem: Problem | null
   /** the shard that has it, by its name; absent when it is the pool itself */
   at?: string
+  /** the namespace has Firepool's search attributes: they may be set; absent when not, or when that is not known */
+  searchAttributes?: true
 }
 
 /** Argument of the workflow `firepool.runJob`; plain JSON from any SDK. */

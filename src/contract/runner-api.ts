@@ -177,8 +177,10 @@ export interface RunnerEnv {
   FIREPOOL_BROKER_GONE_MS: string
   /** imitated cold start, ms to wait before it listens; 0 for none */
   FIREPOOL_START_DELAY_MS: string
-  /** JSON of Profile, as far as jobs need it: env, limits, prepare */
+  /** JSON of Profile, as far as jobs need it: env, limits, prepare, names of secrets */
   FIREPOOL_PROFILE: string
+  /** the folder in which the pod finds secrets, a file for each, under its name */
+  FIREPOOL_SECRETS?: string
   /** a file that takes RunnerFailed as well, where the system reads why a container ended */
   FIREPOOL_TERMINATION_LOG?: string
 }

@@ -88,6 +88,13 @@ test('the runner is told what it is by its environment, its address by the kubel
   expect(env.FIREPOOL_PROFILE).toContain('$$(HOME) and $$$$')
 })
 
+test('a pod whose jobs may use secrets is told where they are mounted, and their names alone', () => {
+  expect(envOf()).not.toHaveProperty('FIREPOOL_SECRETS')
+  const env = envOf({ secrets: ['search-key'] })
+  expect(env.FIREPOOL_SECRETS).toBe('/var/run/firepool/secrets')
+  expect(JSON.parse(env.FIREPOOL_PROFILE!)).toMatchObject({ secrets: ['search-key'] })
+})
+
 test('the template is merged over the defaults: maps field by field, lists and values whole', () => {
   const template = {
     metadata: { labels: { team: 'a' }, annotations: { note: 'x' } },

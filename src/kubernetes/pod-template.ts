@@ -164,13 +164,15 @@ function runnerContainer(
 }
 
 const TERMINATION_LOG = '/dev/termination-log'
+/** Where a profile that names secrets mounts them. */
+export const SECRETS_FOLDER = '/var/run/firepool/secrets'
 
 function runnerEnv(
   order: PodOrder & { profile: KubernetesProfile },
   folder: string,
   brokerPublicKey: string,
-): Required<RunnerEnv> {
-  const { env, limits, prepare } = order.profile
+): RunnerEnv {
+  const { env, limits, prepare, secrets } = order.profile
   // A kubelet would read $(NAME) and $$ in it; $$ is how a $ is written (and $$$$ is how replaceAll is told so).
   const literal = (text: string) => text.replaceAll('$', '$$$$')
   return {
@@ -181,7 +183,8 @@ function runnerEnv(
     FIREPOOL_LIFETIME_MS: String(order.lifetimeMs),
     FIREPOOL_BROKER_GONE_MS: String(TIMEOUT.brokerGoneMs),
     FIREPOOL_START_DELAY_MS: String(startDelayMs(order)),
-    FIREPOOL_PROFILE: literal(JSON.stringify({ env, limits, prepare })),
+    FIREPOOL_PROFILE: literal(JSON.stringify({ env, limits, prepare, secrets })),
+    ...(secrets === undefined ? {} : { FIREPOOL_SECRETS: SECRETS_FOLDER }),
     FIREPOOL_TERMINATION_LOG: TERMINATION_LOG,
   }
 }

@@ -28,6 +28,8 @@ export interface LocalBackendOptions {
   dir: string
   /** base64 of the broker's raw 32-byte Ed25519 public key */
   brokerPublicKey: string
+  /** a folder with a file for each secret that jobs may use; absent: there are none */
+  secretsDir?: string
   /** the runner's program; default the one of this package */
   runnerMain?: string
   log?: (line: string) => void
@@ -59,6 +61,7 @@ class ProcessBackend implements LocalBackend {
   readonly #janitor: Janitor
   readonly #runnerMain: string
   readonly #brokerKey: string
+  readonly #secretsDir: string | undefined
   readonly #log: (line: string) => void
 
   constructor(options: LocalBackendOptions) {
@@ -66,6 +69,7 @@ class ProcessBackend implements LocalBackend {
       throw new Error('brokerPublicKey is not the base64 of 32 bytes: give the raw Ed25519 public key')
     }
     this.#brokerKey = options.brokerPublicKey
+    this.#secretsDir = options.secretsDir === undefined ? undefined : resolve(options.secretsDir)
     // The runner starts in the pod's folder, where a relative path would mean another file.
     this.#runnerMain = resolve(options.runnerMain ?? packagedRunner())
     this.#log = options.log ?? (() => {})
@@ -133,7 +137,13 @@ class ProcessBackend implements LocalBackend {
     const folder = this.#registry.runFolder(pod, run)
     let entry: PodEntry | undefined
     try {
-      const { child, runner } = await launchRunner(order, folder, this.#runnerMain, this.#brokerKey)
+      const { child, runner } = await launchRunner(
+        order,
+        folder,
+        this.#runnerMain,
+        this.#brokerKey,
+        this.#secretsDir,
+      )
       // From here to register() nothing waits: a worker that is killed right now leaves a stray at most.
       entry = { v: 1, order, run, runner, createdAtMs: Date.now() }
       if (this.#registry.register(entry)) {

@@ -26,13 +26,14 @@ export async function launchRunner(
   runFolder: string,
   runnerMain: string,
   brokerKey: string,
+  secretsDir?: string,
 ): Promise<Launch> {
   const log = openSync(join(runFolder, LOG_FILE), 'a', 0o600)
   let child: ChildProcess
   try {
     child = spawn(process.execPath, [runnerMain], {
       cwd: runFolder,
-      env: { ...inheritedEnv(process.env), ...runnerEnv(order, runFolder, brokerKey) },
+      env: { ...inheritedEnv(process.env), ...runnerEnv(order, runFolder, brokerKey, secretsDir) },
       // A new session: a Ctrl-C in the worker's terminal is not for the pods, and its group can be killed as one.
       detached: true,
       stdio: ['ignore', log, log],
@@ -66,6 +67,7 @@ function runnerEnv(
   order: PodOrder,
   runFolder: string,
   brokerKey: string,
+  secretsDir?: string,
 ): RunnerEnv & Record<string, string> {
   return {
     FIREPOOL_POD: order.pod,
@@ -76,6 +78,7 @@ function runnerEnv(
     FIREPOOL_BROKER_GONE_MS: String(TIMEOUT.brokerGoneMs),
     FIREPOOL_START_DELAY_MS: String(startDelayMs(order)),
     FIREPOOL_PROFILE: JSON.stringify(order.profile),
+    ...(secretsDir === undefined ? {} : { FIREPOOL_SECRETS: secretsDir }),
   }
 }
 

@@ -14,6 +14,7 @@ import type { JobPlace } from './process.js'
 import { killMarked, sendSignal } from './process-tree.js'
 import { limitWrapper } from './rlimit.js'
 import { seatSettings } from './seat.js'
+import { Secrets } from './secrets.js'
 import { type Runner, startRunner } from './server.js'
 import { warmUp } from './warm-up.js'
 
@@ -24,7 +25,7 @@ const PREPARE_TAIL_BYTES = 4_096
 const LOOK_MS_MAX = 5_000
 const LOOK_MS_MIN = 20
 
-type RunnerProfile = Pick<Profile, 'env' | 'limits' | 'prepare'>
+type RunnerProfile = Pick<Profile, 'env' | 'limits' | 'prepare' | 'secrets'>
 
 let prepareChild: ChildProcess | null = null
 let runner: Runner | null = null
@@ -73,6 +74,7 @@ function profileOf(text: string): RunnerProfile {
       env: profile.env ?? {},
       limits: { ...none, ...profile.limits },
       prepare: profile.prepare ?? null,
+      secrets: profile.secrets ?? [],
     }
   } catch {
     throw new StartFailure('BadEnvironment', 'FIREPOOL_PROFILE is not JSON.')
@@ -174,6 +176,7 @@ async function start(): Promise<void> {
     incarnation,
     folders,
     env: podEnvironment(folders, profile),
+    secrets: new Secrets(process.env.FIREPOOL_SECRETS, profile.secrets ?? []),
     limits,
     seats: seats(),
     log,

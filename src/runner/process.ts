@@ -18,6 +18,7 @@ import { OUTPUT_LIMITS, OutputCapture, type OutputLimits } from './output.js'
 import { descendants, killMarked, killProcesses, sendSignal } from './process-tree.js'
 import { commandExists, type LimitWrapper } from './rlimit.js'
 import type { Seat, SeatArbiter } from './seat.js'
+import type { Secrets } from './secrets.js'
 import { OutputSubscriber } from './subscriber.js'
 
 /** What all jobs of a pod have in common. */
@@ -27,6 +28,8 @@ export interface JobPlace {
   folders: PodFolders
   /** the whole environment of a job but for its own variables: nothing is inherited */
   env: Record<string, string>
+  /** what jobs may take into their environment by name */
+  secrets: Pick<Secrets, 'environment'>
   limits: LimitWrapper | null
   /** who grants GPUs to jobs; without it, a job sees what the pod sees */
   seats?: SeatArbiter | undefined
@@ -161,11 +164,18 @@ export class JobProcess {
       }
       argv = limits.wrap(argv)
     }
+    let environment: Record<string, string>
+    try {
+      environment = this.#environment()
+    } catch (error) {
+      this.#end({ kind: 'problem', problem: problemOf(error) })
+      return
+    }
     let child: ChildProcess
     try {
       child = spawn(argv[0]!, argv.slice(1), {
         cwd,
-        env: this.#environment(),
+        env: environment,
         detached: true,
         stdio: [spec.stdin === undefined ? 'ignore' : 'pipe', 'pipe', 'pipe'],
       })
@@ -194,6 +204,7 @@ export class JobProcess {
     return {
       ...this.#place.env,
       ...this.#request.spec.env,
+      ...this.#place.secrets.environment(this.#request.spec.secretEnv),
       // Where seats are granted, a job without one sees no GPU.
       ...(this.#place.seats === undefined ? {} : { CUDA_VISIBLE_DEVICES: this.#seat?.uuids.join(',') ?? '' }),
       FIREPOOL_POD: this.#place.pod,

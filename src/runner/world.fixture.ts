@@ -68,6 +68,7 @@ export async function makeWorld(options: WorldOptions = {}): Promise<World> {
     lifetimeMs: 3_600_000,
     ...options,
     place: {
+      secrets: { environment: () => ({}) },
       limits: null,
       env: {
         PATH: process.env.PATH ?? '',

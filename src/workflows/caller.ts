@@ -2,13 +2,16 @@
  * `firepool/workflow`: what a caller imports into its own workflows. This code lives in USERS' histories: each change
  * of its command order needs a patched() gate (patches.ts) and a recorded history.
  */
+import { ApplicationFailure } from '@temporalio/common'
 import {
   CancellationScope,
   defineSignal,
   getExternalWorkflowHandle,
   isCancellation,
   ParentClosePolicy,
+  patched,
   setHandler,
+  sleep,
   startChild,
   uuid4,
   workflowInfo,
@@ -26,9 +29,10 @@ import {
   shown,
 } from '../contract/check.js'
 import { checkJob } from '../contract/check-job.js'
-import { noSuchPool, type Problem, problem } from '../contract/errors.js'
+import { noSuchPool, type Problem, poolTakesNoSignal, problem, silentPool } from '../contract/errors.js'
 import type { JobResult, JobSpec } from '../contract/job.js'
 import type { AcquireOptions, Grant, LeaseEnd, LeaseInput } from '../contract/lease.js'
+import { LIMIT, TIMEOUT } from '../contract/limits.js'
 import { poolWorkflowId, QUEUE, SIGNAL, WORKFLOW } from '../contract/names.js'
 import { refuseUnknownNames } from '../contract/option-names.js'
 import type { ShortInput } from '../contract/run.js'
@@ -181,19 +185,26 @@ export class Sandbox {
   /**
    * Says that a pinned lease is still wanted: its pin counts from now on again, as it does from the end of each job. Call it
    * in time when you think for longer than the pin. Without a held lease it does nothing: the next job acquires one.
-   * @throws ApplicationFailure of type InvalidRequest when the sandbox is not pinned, PoolNotFound when its pool is gone
+   * @throws ApplicationFailure of type InvalidRequest when the sandbox is not pinned, PoolNotFound when its pool is gone, QueueFull
+   * when the server takes no more signals for it
    */
   async renew(): Promise<void> {
     if (this.options.pinMs === 0)
       throw failureOf(problem('InvalidRequest', "this sandbox is not pinned; open it with the option 'pin'"))
     if (!this.held) return
     const { leaseId, pool } = this.held.grant
-    try {
-      await getExternalWorkflowHandle(poolWorkflowId(pool)).signal(SIGNAL.renew, { v: 1, leaseId })
-    } catch (error) {
-      if (isCancellation(error)) throw error
-      // A shard ends after its last lease: there is nothing to renew, and the next job acquires from another one.
-      if (pool === this.pool) throw failureOf(noSuchPool(pool))
+    for (let tries = 1; ; tries++) {
+      try {
+        return await getExternalWorkflowHandle(poolWorkflowId(pool)).signal(SIGNAL.renew, { v: 1, leaseId })
+      } catch (error) {
+        if (isCancellation(error)) throw error
+        const busy = patched('firepool-silent-pool') ? signalRefusal(error) : null
+        // A shard ends after its last lease: there is nothing to renew, and the next job acquires from another one.
+        if (busy === null && pool !== this.pool) return
+        if (busy === null) throw failureOf(noSuchPool(pool))
+        if (tries === LIMIT.renewTries) throw failureOf(poolTakesNoSignal(pool, busy))
+      }
+      await sleep(TIMEOUT.renewRetryMs)
     }
   }
 
@@ -256,12 +267,15 @@ export class Sandbox {
     }
     const id = leaseWorkflowId(this.pool, caller, slot, leaseId)
     const granted = new Promise<Grant>((resolve) => board.waiting.set(leaseId, resolve))
+    const isBounded = patched('firepool-silent-pool')
     const { scope, end } = this.startLease(id.value!, input)
+    const patience = new CancellationScope()
     try {
       const grant = await Promise.race([
         granted,
         end.then((notice) => Promise.reject(failureOf(beforeGrant(notice)))),
         cancelled(CancellationScope.current()),
+        ...(isBounded ? [patience.run(() => this.giveUp(scope))] : []),
       ])
       this.lastGrant = grant
       const held: HeldLease = { grant, scope, end }
@@ -275,7 +289,19 @@ export class Sandbox {
       throw error
     } finally {
       board.waiting.delete(leaseId)
+      patience.cancel()
     }
+  }
+
+  /**
+   * The pool keeps the deadline, and says what it waited for. One that says nothing long after it may be without a worker, and its
+   * lease workflow with it: the caller ends by itself, and a grant that comes later is released.
+   */
+  private async giveUp(lease: CancellationScope): Promise<never> {
+    const waitedMs = this.options.acquireMs + TIMEOUT.poolSilentMs
+    await sleep(waitedMs)
+    lease.cancel()
+    throw failureOf(silentPool(this.pool, waitedMs))
   }
 
   /**
@@ -326,6 +352,12 @@ function cancelled(scope: CancellationScope): Promise<never> {
       if (scope.consideredCancelled) reject(error)
     })
   })
+}
+
+/** Why the server did not take a signal for a workflow that is there; null when it is not there. */
+function signalRefusal(error: unknown): string | null {
+  const { type = '', message } = error instanceof ApplicationFailure ? error : { message: String(error) }
+  return /not_?found/i.test(type ?? '') || /was not found/.test(message) ? null : message
 }
 
 /** A lease that ended before we had its grant: whatever became of its pod, nothing was ever sent there. */

@@ -28,7 +28,8 @@ export function checkArgument(argument: unknown, what: string): void {
  * @throws ApplicationFailure of type InvalidRequest
  */
 export function decodedResult<T>(result: T): T {
-  const reason = undecodableReason(result)
+  const isNone = typeof result !== 'object' || result === null
+  const reason = isNone ? 'it is no object' : undecodableReason(result)
   if (reason === null) return result
   const why = `the job has run, but its result cannot be decoded (${reason}); give all Firepool workers the same payload codec and keys`
   throw failureOf(problem('InvalidRequest', why, { reason: 'ResultUndecodable' }))

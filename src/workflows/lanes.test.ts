@@ -72,7 +72,7 @@ describe('each effect has one result', () => {
     await turn()
     expect(results).toEqual([
       ['e2', DONE],
-      ['e1', { kind: 'undone', reason: 'the worker gave no result for it' }],
+      ['e1', { kind: 'undone', reason: 'the worker gave no result for it that can be read' }],
       ['e3', { kind: 'undone', reason: 'the worker is gone' }],
     ])
   })

@@ -1,5 +1,6 @@
 import type { Effect, EffectKind, EffectResult } from '../broker/index.js'
 import { LIMIT } from '../contract/limits.js'
+import { readResult } from './answers.js'
 
 /** One call of a pool effect activity: effects in, one result for each out. */
 export interface EffectBatch {
@@ -86,12 +87,14 @@ export class Lanes {
 
   private async carryOut(lane: LaneName, effects: Effect[]): Promise<void> {
     const answered = new Set<string>()
-    let reason = 'the worker gave no result for it'
+    let reason = 'the worker gave no result for it that can be read'
     try {
       const { results } = await this.call(lane, effects)
-      for (const { id, result } of results) {
-        answered.add(id)
-        this.onResult(id, result)
+      for (const answer of results) {
+        const read = readResult(answer)
+        if (!read) continue
+        answered.add(read.id)
+        this.onResult(read.id, read.result)
       }
     } catch (error) {
       reason = error instanceof Error ? error.message : String(error)

@@ -10,6 +10,11 @@ export function slug(text: string): string {
   return text.replace(/[^A-Za-z0-9._-]+/g, '-').slice(0, SLUG_CHARS)
 }
 
+/** Tells callers apart whose readable parts are equal: 12 hex digits. */
+export function callerHash(caller: string): string {
+  return bytesToHex(sha256(utf8ToBytes(caller))).slice(0, 12)
+}
+
 /**
  * Id of a lease workflow. The slug is for people, the hash tells callers with equal slugs apart, and the random
  * leaseId makes it new each time: with a deterministic id a reset parent fails to start its child.
@@ -20,7 +25,7 @@ export function leaseWorkflowId(
   slot: string,
   leaseId: string,
 ): Checked<string> {
-  const hash = bytesToHex(sha256(utf8ToBytes(caller))).slice(0, 12)
+  const hash = callerHash(caller)
   const id = `lease/${pool}/${slug(caller)}-${hash}/${slug(slot)}/${leaseId}`
   const bytes = utf8Bytes(id)
   if (bytes > LIMIT.workflowIdBytes)

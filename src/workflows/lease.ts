@@ -23,6 +23,7 @@ import { poolOfShard } from '../contract/shards.js'
 import { checkInput } from './decoded.js'
 import { checkedValue } from './failure.js'
 import { grantIn } from './grant-in.js'
+import { setLeaseAttributes } from './lease-attributes.js'
 import { LAST_LINE, plain } from './markdown.js'
 import { tellPool } from './tell-pool.js'
 
@@ -80,6 +81,7 @@ async function liveAndEnd(pool: string, request: LeaseRequest, ended: Heard): Pr
         { caller, ...(fresh ? { fresh } : {}) },
       )
       if (told.problem) return { v: 1, leaseId, end: 'failed', problem: told.problem }
+      if (told.searchAttributes && !fresh) setLeaseAttributes(pool, request)
       const before = at
       at = told.at ?? pool
       // Its notice may have come twice, and it may have been asked again in between: nothing stays there.
@@ -101,16 +103,26 @@ async function liveAndEnd(pool: string, request: LeaseRequest, ended: Heard): Pr
 /**
  * Tells the pool that a lease is over. A pool that is gone holds nothing.
  * @param at the shard that was asked for it; all of them are told when it is not known
+ * @param forMs then it is left to the pool, which looks whether holders still run: for who ends with the lease; until it has
+ * arrived when absent
  */
 export async function releaseLease(
   pool: string,
   leaseId: string,
   retire = false,
   at?: string,
+  forMs?: number,
 ): Promise<void> {
   const release = { signal: SIGNAL.release, payload: { v: 1, leaseId, retire } } as const
-  const { problem } = await tellPool(pool, release, at === undefined ? {} : { at })
-  if (problem) log.info('Firepool: the pool of a released lease is gone', { pool, leaseId })
+  const where = at === undefined ? {} : { at }
+  const told = await tellPool(pool, release, where, forMs).catch((error: unknown) => {
+    if (forMs === undefined || isCancellation(error)) throw error
+    log.warn('Firepool: the pool could not be told of a release; it will find out by itself', {
+      pool,
+      leaseId,
+    })
+  })
+  if (told?.problem) log.info('Firepool: the pool of a released lease is gone', { pool, leaseId })
 }
 
 function leaseRequest(input: LeaseInput): { pool: string; request: LeaseRequest } {

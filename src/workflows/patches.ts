@@ -30,4 +30,16 @@ export const PATCHES: Readonly<Record<string, Patch>> = {
     historyBefore: 'pool-rollout',
     historyAfter: 'pool-seat-sets',
   },
+  'firepool-head-alone': {
+    change:
+      "a shard counts what operators signal to it by hand as poison: the pool's first workflow alone is told",
+    historyBefore: 'pool-shard-paused',
+    historyAfter: 'pool-shard-refuses',
+  },
+  'firepool-silent-pool': {
+    change:
+      'who waits for a pod ends by itself when the pool says nothing, and a renewal tells a pool that is gone from one that is busy',
+    historyBefore: 'caller-pinned',
+    historyAfter: 'caller-silent',
+  },
 }

@@ -3,6 +3,7 @@ import type { PoolEvent } from '../broker/index.js'
 import type { ObservedPod } from '../contract/backend.js'
 import { TIMEOUT } from '../contract/limits.js'
 import { ACTIVITY, QUEUE } from '../contract/names.js'
+import { readObservation } from './answers.js'
 
 export interface ObserveInput {
   v: 1
@@ -28,7 +29,7 @@ const MARGIN_MS = 30_000
  * continue-as-new) loses nothing: the next one with an unknown cursor lists everything.
  */
 export function watchBackend(pool: string, onEvent: (event: PoolEvent) => void, stop: () => boolean): void {
-  const activities = proxyActivities<Record<string, (input: ObserveInput) => Promise<Observation>>>({
+  const activities = proxyActivities<Record<string, (input: ObserveInput) => Promise<unknown>>>({
     taskQueue: QUEUE.broker,
     startToCloseTimeout: TIMEOUT.observeMs + MARGIN_MS,
     heartbeatTimeout: TIMEOUT.observeHeartbeatMs,
@@ -40,7 +41,8 @@ export function watchBackend(pool: string, onEvent: (event: PoolEvent) => void, 
     while (!stop()) {
       const asOfMs = Date.now()
       try {
-        const seen: Observation = await activities[ACTIVITY.observe]!({ v: 1, pool, cursor })
+        const seen = readObservation(await activities[ACTIVITY.observe]!({ v: 1, pool, cursor }))
+        if (!seen) throw new Error('an observation that cannot be read')
         cursor = seen.cursor
         if (seen.full || seen.pods.length > 0)
           onEvent({ kind: 'observed', asOfMs, full: seen.full, pods: seen.pods })

@@ -35,11 +35,12 @@ import {
 import { checkLeaseRequest, isRecord } from '../contract/check.js'
 import { checkShardOrder, readShardSpec } from '../contract/check-shard.js'
 import { checkPoolSpec, readPoolSpec } from '../contract/check-spec.js'
-import { livePool, problem } from '../contract/errors.js'
+import { livePool, type Problem, problem } from '../contract/errors.js'
 import type { Acquired } from '../contract/lease.js'
 import { LIMIT } from '../contract/limits.js'
-import { QUERY, SIGNAL, UPDATE } from '../contract/names.js'
+import { poolWorkflowId, QUERY, SIGNAL, UPDATE } from '../contract/names.js'
 import type { PageRequest, PoolInput, PoolStatus, ShardReport } from '../contract/pool.js'
+import { poolOfShard } from '../contract/shards.js'
 import { Alarm } from './alarm.js'
 import { continuation } from './continuation.js'
 import { checkArgument, checkInput } from './decoded.js'
@@ -54,16 +55,33 @@ import { watchBackend } from './pool-observation.js'
 import { deadlineSummary, poolPage } from './pool-page.js'
 
 const UID_CHARS = 6
+/** What operators and the fleet say, to the pool as a whole: signals, and updates of the same names. */
+const OPERATORS: readonly string[] = [
+  SIGNAL.setBudget,
+  SIGNAL.resize,
+  SIGNAL.apply,
+  SIGNAL.pause,
+  SIGNAL.resume,
+  SIGNAL.drain,
+]
 /** Drawing the page costs O(pods + leases): a large pool's page is drawn at most this often. */
 const PAGE_MS = 1_000
 const PAGE_ALWAYS_BELOW = 100
+
+/** `report`: what a shard has counted. */
+interface PoolEnd {
+  v: 1
+  pool: string
+  end: 'deleted'
+  report?: ShardReport
+}
 
 /**
  * The workflow `firepool.pool`: one entity that owns whose pod is whose. A thin driver: signals and results go into
  * the inbox, `step` decides, effects go out in batches by activities that are never awaited here.
  * @returns when the pool was deleted and its last pod is gone
  */
-export async function pool(input: PoolInput): Promise<{ v: 1; pool: string; end: 'deleted' }> {
+export async function pool(input: PoolInput): Promise<PoolEnd> {
   const { cancelRequested } = CancellationScope.current()
   // Its callers and pods depend on it: a cancel is no order to leave them.
   return await CancellationScope.nonCancellable(async () => {
@@ -72,7 +90,13 @@ export async function pool(input: PoolInput): Promise<{ v: 1; pool: string; end:
     await entity.live()
     // Local pods leave nothing, and the histories of their pools have no such activity.
     if (entity.state.spec.profile.backend === 'kubernetes') await forgetPool(entity.state.spec.name)
-    return { v: 1, pool: entity.state.spec.name, end: 'deleted' }
+    const { state } = entity
+    return {
+      v: 1,
+      pool: state.spec.name,
+      end: 'deleted',
+      ...(state.shard ? { report: shardReport(state) } : {}),
+    }
   })
 }
 
@@ -84,6 +108,14 @@ function coreVersionOf(carried: Snapshot | undefined): number {
   if (carried?.coreVersion === CORE_VERSION) return CORE_VERSION
   if (patched('firepool-seat-sets')) return CORE_VERSION
   return patched('firepool-rollout') ? 2 : (carried?.coreVersion ?? OLDEST_CORE_VERSION)
+}
+
+/** Two workflows of one pool would each end the pods of the other, as pods that nobody knows. */
+function notItsId(pool: string, id: string): Problem {
+  return problem(
+    'InvalidRequest',
+    `this workflow is ${workflowInfo().workflowId}, and that of pool ${pool} is ${id}; start it under this id, or by firepool pool apply`,
+  )
 }
 
 class PoolEntity {
@@ -110,6 +142,8 @@ class PoolEntity {
     const read = isShard ? readShardSpec : old ? readPoolSpec : checkPoolSpec
     const spec = read(isRecord(input) ? input.spec : undefined)
     if (spec.problem) throw failureOf(spec.problem)
+    const id = poolWorkflowId(spec.value.name)
+    if (!old && workflowInfo().workflowId !== id) throw failureOf(notItsId(spec.value.name, id))
     const { carried, lastShard = 0 } = input
     const version = coreVersionOf(carried as Snapshot | undefined)
     const restored = carried === undefined ? null : restore(carried as Snapshot, version)
@@ -243,16 +277,7 @@ class PoolEntity {
       this.signalled(name, payload)
       return true
     })
-    for (const name of [
-      SIGNAL.setBudget,
-      SIGNAL.resize,
-      SIGNAL.apply,
-      SIGNAL.pause,
-      SIGNAL.resume,
-      SIGNAL.drain,
-    ]) {
-      this.updateTwin(name)
-    }
+    for (const name of OPERATORS) this.updateTwin(name)
     setHandler(defineUpdate<PoolStatus, []>(UPDATE.upgrade), () => {
       this.upgradeAsked = true
       this.act()
@@ -272,7 +297,19 @@ class PoolEntity {
 
   private signalled(name: string, payload: unknown): void {
     this.signals++
-    this.inbox.push(...readSignal(name, payload, Date.now()))
+    const refusal = OPERATORS.includes(name) ? this.notTheHead() : null
+    if (refusal !== null && patched('firepool-head-alone'))
+      this.inbox.push({ kind: 'poison', name, reason: refusal })
+    else this.inbox.push(...readSignal(name, payload, Date.now()))
+  }
+
+  /** Why an operator's word is not for this workflow; null when it is. */
+  private notTheHead(): string | null {
+    const { name } = this.state.spec
+    const whole = poolOfShard(name)
+    return whole === name
+      ? null
+      : `${name} is a shard of pool ${whole}, which tells it what it is; send this to workflow ${poolWorkflowId(whole)}`
   }
 
   /** The update of the same name as a signal: refuses bad input with a typed failure, and answers with what is in force. */
@@ -300,6 +337,8 @@ class PoolEntity {
   /** Why good input cannot be acted on now, or null. */
   private refuse(name: string, payload: unknown): string | null {
     const { spec, mode } = this.state
+    const notTheHead = this.notTheHead()
+    if (notTheHead !== null) return notTheHead
     if (mode === 'deleting')
       return `pool ${spec.name} is being deleted; wait for its end, then create it anew`
     if (name !== SIGNAL.apply || !isRecord(payload)) return null
@@ -337,6 +376,8 @@ class PoolEntity {
       },
       {
         validator: (payload) => {
+          const refusal = this.notTheHead()
+          if (refusal !== null) throw failureOf(problem('InvalidRequest', refusal))
           let { leases } = this.status()
           let waiting = this.state.leases.size - leases
           // As they said last; the client asks all of them before.

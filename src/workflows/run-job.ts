@@ -1,7 +1,9 @@
+import { ActivityFailure, TimeoutFailure } from '@temporalio/common'
 import {
   condition,
   defineSignal,
   isCancellation,
+  patched,
   setCurrentDetails,
   setHandler,
   uuid4,
@@ -16,15 +18,17 @@ import {
   isRecord,
 } from '../contract/check.js'
 import { checkJob } from '../contract/check-job.js'
-import { type Problem, problem } from '../contract/errors.js'
+import { type Problem, problem, silentPool } from '../contract/errors.js'
 import type { JobResult } from '../contract/job.js'
 import type { Grant, LeaseEnd, LeaseRequest } from '../contract/lease.js'
+import { TIMEOUT } from '../contract/limits.js'
 import { SIGNAL } from '../contract/names.js'
 import type { RunJobInput } from '../contract/run.js'
 import { checkInput, decodedResult } from './decoded.js'
 import { failureOf, problemOf } from './failure.js'
 import { grantIn } from './grant-in.js'
 import { endIn, releaseLease } from './lease.js'
+import { setLeaseAttributes } from './lease-attributes.js'
 import { runOnce, runOnPod } from './run-activity.js'
 import { tellPool } from './tell-pool.js'
 
@@ -84,16 +88,11 @@ export async function runJob(input: RunJobInput): Promise<JobResult> {
     } as const
     try {
       const once = decodedResult(await runOnce({ ...run, pool, request }, jobMs))
+      if (once.searchAttributes) setLeaseAttributes(pool, who)
       if (once.outcome === 'ran') return once.result
       setCurrentDetails(`One job on pool **${pool}** for caller \`${who.caller}\`: waits for a pod.`)
-      const told = await tellPool(
-        pool,
-        { signal: SIGNAL.request, payload: request },
-        { caller: who.caller, ...(once.at === undefined ? {} : { at: once.at }) },
-      )
-      if (told.problem) throw failureOf(told.problem)
-      at = told.at ?? pool
-      await condition(() => inbox.grant !== null || inbox.end !== null)
+      at = await ask(pool, request, once.at)
+      await heard(pool, request, () => inbox.grant !== null || inbox.end !== null)
       const { grant, end } = inbox
       if (!grant)
         throw failureOf(
@@ -105,7 +104,7 @@ export async function runJob(input: RunJobInput): Promise<JobResult> {
       )
       return decodedResult(await runOnPod({ ...run, grant }, jobMs))
     } catch (error) {
-      await releaseLease(pool, leaseId, retire, at)
+      await releaseLease(pool, leaseId, retire, at, TIMEOUT.releaseMs)
       if (isCancellation(error)) throw error
       last = problemOf(error)
       const again = last?.code === 'LeaseRevoked' || (last?.code === 'PodLost' && rerun)
@@ -115,6 +114,35 @@ export async function runJob(input: RunJobInput): Promise<JobResult> {
     }
   }
   throw failureOf(last!)
+}
+
+/** Puts the request into the pool's queue. @returns the shard that has it */
+async function ask(pool: string, request: LeaseRequest, asked?: string): Promise<string> {
+  const where = { caller: request.caller, ...(asked === undefined ? {} : { at: asked }) }
+  const message = { signal: SIGNAL.request, payload: request } as const
+  const told = await tellPool(pool, message, where, patienceMs(request)).catch((error: unknown) => {
+    // A pool at the server's limit of signals, which has not moved on in all that time.
+    throw error instanceof ActivityFailure && error.cause instanceof TimeoutFailure
+      ? failureOf(silent(pool, request))
+      : error
+  })
+  if (told.problem) throw failureOf(told.problem)
+  return told.at ?? pool
+}
+
+/** Waits for the pool's word, which may be late, but not for ever. */
+async function heard(pool: string, request: LeaseRequest, word: () => boolean): Promise<void> {
+  if (!patched('firepool-silent-pool')) return condition(word)
+  if (!(await condition(word, patienceMs(request)))) throw failureOf(silent(pool, request))
+}
+
+/** How long from now on the pool may still be the first to tell that the request's time is over. */
+function patienceMs({ deadlineMs }: LeaseRequest): number {
+  return Math.max(1, deadlineMs + TIMEOUT.poolSilentMs - Date.now())
+}
+
+function silent(pool: string, { requestedAtMs }: LeaseRequest): Problem {
+  return silentPool(pool, Date.now() - requestedAtMs)
 }
 
 function checked(input: RunJobInput) {

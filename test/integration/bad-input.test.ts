@@ -4,6 +4,7 @@ import { WorkflowFailedError, WorkflowUpdateFailedError } from '@temporalio/clie
 import { ApplicationFailure, defaultPayloadConverter } from '@temporalio/common'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import {
+  ACTIVITY,
   LIMIT,
   type Problem,
   poolWorkflowId,
@@ -386,6 +387,54 @@ describe('pools and budgets', () => {
       code: 'InvalidRequest',
       message: expect.stringContaining(text),
     })
+  })
+
+  test('a second workflow of a pool under another id is refused: it would end the pods of the first', async () => {
+    const pool = await world.pool('only', { budget: 1, standby: 1 })
+    const start = world.client.workflow.execute(WORKFLOW.pool, {
+      workflowId: 'mine',
+      taskQueue: QUEUE.workflows,
+      args: [{ v: 1, spec: { v: 1, name: 'only', budget: 1 } }],
+    })
+    expect(await failure(start)).toMatchObject({
+      code: 'InvalidRequest',
+      message: expect.stringMatching(/^this workflow is mine, and that of pool only is pool\/only; start it/),
+    })
+    expect((await pool.status()).standby.ready).toBe(1)
+  })
+
+  test('activities of a pool that somebody completes by hand with nonsense are asked again, and do not wedge it', async () => {
+    const pool = await world.pool('forged', { budget: 1, standby: 1 })
+    const { workflowId } = pool.handle
+    const watching = async () => {
+      const { raw } = await pool.handle.describe()
+      return raw.pendingActivities?.find(({ activityType }) => activityType?.name === ACTIVITY.observe)
+    }
+    for (const answer of [null, 'junk', { v: 1, cursor: 5, full: true, pods: [null, { pod: 7 }] }]) {
+      const { activityId } = await waitUntil('it watches its pods', async () => (await watching()) ?? null)
+      await world.client.activity.complete({ workflowId, activityId: activityId! }, answer)
+      await waitUntil('it watches again', async () => {
+        const next = await watching()
+        return next !== undefined && next.activityId !== activityId
+      })
+    }
+    expect(await runJob({ pool: 'forged', job: { command: 'echo on' } })).toMatchObject({ stdout: 'on\n' })
+    await pool.until('its pod is given back', (s) => s.leases === 0)
+  })
+
+  test('a token that is none frees the grant for the next one, and the pod for others', async () => {
+    const pool = await world.pool('untoken', { budget: 1, standby: 1 })
+    const leaseId = randomUUID()
+    const holder = { workflowId: pool.handle.workflowId, firstExecutionRunId: 'x', runId: 'x' }
+    const lease = await world.client.workflow.start(WORKFLOW.lease, {
+      workflowId: `by-hand-${leaseId}`,
+      taskQueue: QUEUE.workflows,
+      args: [{ pool: 'untoken', leaseId, caller: 'mallory', acquireTimeout: '5s', holder }],
+    })
+    await pool.handle.signal(SIGNAL.token, { v: 1, leaseId, token: 'AAAA' })
+    expect(await lease.result()).toMatchObject({ end: 'expired' })
+    await pool.until('nothing is left of it', (s) => s.leases === 0 && s.effectsInFlight === 0)
+    expect(await runJob({ pool: 'untoken', job: { command: 'echo on' } })).toMatchObject({ stdout: 'on\n' })
   })
 
   test('an update that contradicts itself is refused, the pool goes on with what it has', async () => {

@@ -1,5 +1,5 @@
 /** Secrets that can be recognised are planted wherever Firepool handles one, everything is made to fail, and nothing may show them. */
-import { createPrivateKey, generateKeyPairSync, randomBytes } from 'node:crypto'
+import { createHash, createPrivateKey, generateKeyPairSync, randomBytes } from 'node:crypto'
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { homedir, tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -23,6 +23,7 @@ const API_KEY = canary('api-key')
 const WRONG_API_KEY = canary('wrong-api-key')
 const HEADER = canary('header')
 const FORGED_TOKEN = canary('token')
+const JOB_SECRET = canary('job-secret')
 const CODEC_KEY = randomBytes(32).toString('base64')
 const OTHER_CODEC_KEY = randomBytes(32).toString('base64')
 /** What is no secret and is in every history, to see that looking finds something. */
@@ -79,7 +80,9 @@ beforeAll(async () => {
     FIREPOOL_DATA_CONVERTER: CODEC,
     FIREPOOL_TEST_KEYS: JSON.stringify({ ours: CODEC_KEY }),
   }
-  worker = startCli(['worker', '--json'], env)
+  mkdirSync(join(folder, 'secrets'))
+  for (const name of ['search-key', 'not-for-jobs']) put(join('secrets', name), `${JOB_SECRET}\n`)
+  worker = startCli(['worker', '--json', '--secrets', join(folder, 'secrets')], env)
   await worker.until('stdout', '\n')
   connection = await Connection.connect({ address: server.address })
   client = new Client({
@@ -134,7 +137,10 @@ test('everything is made to fail', async () => {
     'pool',
     'apply',
     '-f',
-    put('pools.yaml', 'pools: [{ name: cpu, budget: 3, standby: 1, keepAlive: 10m }]'),
+    put(
+      'pools.yaml',
+      'pools: [{ name: cpu, budget: 3, standby: 1, keepAlive: 10m, profile: { secrets: [search-key, gone] } }]',
+    ),
   ])
   expect(applied.code, applied.stderr).toBe(0)
   const job = (command: string) => firepool.runJob({ pool: 'cpu', caller: CONTROL, job: { command } })
@@ -208,6 +214,33 @@ test('everything is made to fail', async () => {
   expect((await cli(['pool', 'describe', 'cpu', '--all'])).stdout.toString()).toContain('cpu')
 })
 
+test('a secret that a job names is in its environment, and one that is not there or not allowed is refused by name', async () => {
+  const digest = createHash('sha256').update(JOB_SECRET).digest('hex')
+  const run = (secret: string) =>
+    firepool.runJob({
+      pool: 'cpu',
+      caller: CONTROL,
+      job: { command: 'printf %s "$API_KEY" | sha256sum', secretEnv: { API_KEY: secret } },
+    })
+  expect((await run('search-key')).stdout).toMatch(new RegExp(`^${digest} `))
+  for (const [secret, reason] of [
+    ['gone', 'SecretMissing'],
+    ['not-for-jobs', 'SecretNotAllowed'],
+  ]) {
+    const error = await refused(`the secret ${secret}`, run(secret!))
+    expect((error as FirepoolError).problem).toMatchObject({
+      code: 'InvalidRequest',
+      message: expect.stringContaining(`secret '${secret}'`),
+      details: { reason, secret },
+    })
+  }
+  // Somebody writes the value where its name belongs.
+  const clumsy = await refused('a value instead of a name', run(`${JOB_SECRET} `))
+  expect((clumsy as FirepoolError).problem.message).toContain(
+    'job.secretEnv.API_KEY must be the name of a secret',
+  )
+})
+
 /** Texts by which a secret would be known, whatever wraps it. */
 function secrets(): [string, string][] {
   const pkcs8 = (pem: string) => createPrivateKey(pem).export({ type: 'pkcs8', format: 'der' })
@@ -218,6 +251,7 @@ function secrets(): [string, string][] {
     ['wrong API key', WRONG_API_KEY],
     ['header', HEADER],
     ['forged token', FORGED_TOKEN],
+    ['secret of a job', JOB_SECRET],
     ['codec key', CODEC_KEY],
     ['other codec key', OTHER_CODEC_KEY],
     ["broker's key", scalar.toString('base64').replace(/=+$/, '')],

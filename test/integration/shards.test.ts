@@ -183,6 +183,37 @@ test('resize, pause and continue-as-new reach all shards', async () => {
   expect(shardOfPod('told', pod)).toBe(1)
 })
 
+test("a shard takes an operator's word from nobody but its head", async () => {
+  await sharded('alone', { budget: 4, standby: 2, shards: 2 })
+  await until('alone', 'standbys', (s) => s.standby.ready === 2)
+  const shard = world.client.workflow.getHandle(poolWorkflowId('alone.1'))
+  const spec = await firepool.poolSpec('alone')
+  const words: [string, unknown][] = [
+    ['firepool.pause', { v: 1 }],
+    ['firepool.drain', { v: 1 }],
+    ['firepool.resize', { v: 1, budget: 0 }],
+    ['firepool.setBudget', { v: 1, budget: 0, expiresAtMs: Date.now() + 60_000 }],
+    ['firepool.apply', spec],
+  ]
+  for (const [name, payload] of words) await shard.signal(name, payload)
+  const status = await waitUntil('it has counted them', async () => {
+    const own = await shard.query<PoolStatus>('firepool.status')
+    return own.poison.count === words.length ? own : null
+  })
+  expect(status).toMatchObject({ mode: 'running', budget: { inForce: 2, operator: null, fleet: null } })
+  expect(status.poison.last).toMatch(/alone.1 is a shard of pool alone.*send this to workflow pool\/alone$/)
+  for (const [name, payload] of [...words, ['firepool.delete', { v: 1, force: true }] as const]) {
+    const update = shard.executeUpdate(name, { args: [payload] })
+    await expect(update, name).rejects.toMatchObject({
+      cause: { type: 'InvalidRequest', message: expect.stringContaining('is a shard of pool alone') },
+    })
+  }
+  expect((await shard.query<PoolStatus>('firepool.status')).mode).toBe('running')
+  // It is all counted still when the shard has gone.
+  await firepool.applyPool({ ...spec, shards: 1 })
+  await until('alone', 'the head has it', (s) => s.shards === undefined && s.poison.count === words.length)
+})
+
 test('a name of a shard is taken by no user', async () => {
   const one = await firepool.runJob({ pool: 'told.1', job: { command: 'true' } }).catch((error) => error)
   expect(one.problem?.code).toBe('InvalidRequest')

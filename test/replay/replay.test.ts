@@ -25,7 +25,7 @@ import { historyNames, historyText, privateIn, readHistory, workflowOf } from '.
 
 /** Bundling has the machine to itself as little as any other test: a hang, not a speed limit. */
 const HANG_MS = 120_000
-const SIZE_LIMIT_BYTES = 1_000_000
+const SIZE_LIMIT_BYTES = 1_200_000
 const logger = new DefaultLogger('ERROR')
 Runtime.install({ logger })
 
@@ -195,6 +195,7 @@ test('there is a history of each path', () => {
       'caller-refused',
       'caller-revoked',
       'caller-short',
+      'caller-silent',
       'caller-together',
       'lease-cancelled',
       'lease-failed',
@@ -209,10 +210,13 @@ test('there is a history of each path', () => {
       'pool-rolled',
       'pool-rollout',
       'pool-shard-left',
+      'pool-shard-paused',
+      'pool-shard-refuses',
       'pool-template-before',
       'run-job',
       'run-job-cancelled',
       'run-job-rerun',
+      'run-job-silent',
       'run-job-timeout',
       'session-ended',
       'session-renewed',

@@ -339,6 +339,33 @@ export async function pinned(input: {
   return ran
 }
 
+export const renew = defineSignal('renew')
+export const saidQuery = defineQuery<string[]>('said')
+
+/** Holds a pinned sandbox, and renews it whenever it is told to. @returns what became of each renewal */
+export async function renewer(input: { pool: string }): Promise<string[]> {
+  const sandbox = openPool(input.pool, { pin: '10m' })
+  const said: string[] = []
+  let wanted = 0
+  let over = false
+  setHandler(renew, () => void wanted++)
+  setHandler(finish, () => {
+    over = true
+  })
+  setHandler(saidQuery, () => said)
+  await sandbox.run({ command: 'true' })
+  said.push('held')
+  for (;;) {
+    await condition(() => wanted > 0 || over)
+    if (wanted-- <= 0) return said
+    const outcome = await sandbox.renew().then(
+      () => 'renewed',
+      (error: unknown) => `${problemOf(error)?.code}: ${problemOf(error)?.message}`,
+    )
+    said.push(outcome)
+  }
+}
+
 /** Asks, is cancelled and releases, many times over: in one workflow task, and with the request on its way. */
 export async function rounds(input: { pool: string; rounds: number }): Promise<void> {
   for (const pauseMs of [0, 1]) {

@@ -3,9 +3,10 @@
  * taken the path that its history is there for.
  *
  * Recording replaces what older releases recorded. Once a release is out, keep its files and record beside them: with the
- * argument `shards`, `rollout`, `together` or `seats` only those of pools with shards, of a change of template, of jobs given at once, or of a
- * pool under the core that knows seat sets, are recorded, beside the others. pool-template-before cannot be recorded any more: it is a change of template as version 1 of the core
- * made it.
+ * argument `shards`, `rollout`, `together`, `seats`, `silent` or `paused` only those of pools with shards, of a change of template, of jobs given at
+ * once, of a pool under the core that knows seat sets, of a pool that says nothing, or of a shard that is told to pause by hand, are recorded,
+ * beside the others. pool-template-before and pool-shard-paused cannot be recorded any more: they are a change of template as version 1 of the
+ * core made it, and a shard that obeyed.
  */
 import type { History } from '@temporalio/common/lib/proto-utils.js'
 import { createFirepoolClient } from '../../dist/client/index.js'
@@ -27,6 +28,8 @@ try {
   if (only === undefined || only === 'rollout') await rollout()
   if (only === undefined || only === 'together') await together()
   if (only === undefined || only === 'seats') await seats()
+  if (only === undefined || only === 'silent') await silent()
+  if (only === undefined || only === 'paused') await paused()
   if (only === undefined) await whole()
   writeHistories(recorded, only !== undefined)
   console.error(`recorded: ${[...recorded.keys()].sort().join(', ')}`)
@@ -123,6 +126,48 @@ async function shards(): Promise<void> {
   await record('pool-head-continued', head.workflowId, 'firepool.tellShards', runId)
   await record('pool-head-deleted', head.workflowId, 'firepool.tellShards')
   await record('pool-shard-left', 'pool/split.1', 'EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED')
+}
+
+/** A pool that takes whatever it is told and says nothing: its callers end by themselves. */
+async function silent(): Promise<void> {
+  const pool = await world.start('listener', [], { workflowId: 'pool/deaf' })
+  const holder = await holderOf(world, 'deaf', { caller: 'kay', acquireTimeout: '1s' })
+  const job = { command: 'true' }
+  const once = await world.client.workflow.start('firepool.runJob', {
+    workflowId: 'run-job-silent',
+    taskQueue: 'firepool-workflows',
+    args: [{ pool: 'deaf', caller: 'lee', acquireTimeout: '1s', job }],
+  })
+  await holder.job('true')
+  await holder.outcome(1)
+  await holder.finish()
+  await holder.handle.result()
+  await once.result().catch(() => undefined)
+  await pool.signal('finish', 'complete')
+  await record('caller-silent', holder.handle.workflowId, '"PoolSilent')
+  await record('run-job-silent', once.workflowId, '"PoolSilent')
+}
+
+/** A shard that an operator tells to pause by hand, and its caller then. */
+async function paused(): Promise<void> {
+  const firepool = createFirepoolClient({ client: world.client })
+  const spec = { name: 'halves', budget: 2, standby: 2, keepAliveMs: KEEP_ALIVE_MS, shards: 2 }
+  await firepool.applyPool(spec)
+  await waitUntil('both serve', async () => {
+    const { shards, standby } = await firepool.describePool('halves')
+    return shards?.routes === 2 && standby.ready === 2
+  })
+  const shard = world.client.workflow.getHandle('pool/halves.1')
+  await shard.signal('firepool.pause')
+  await shard.signal('firepool.setBudget', { v: 1, budget: 0, expiresAtMs: Date.now() + 3_600_000 })
+  const caller = Array.from({ length: 40 }, (_, i) => `kim${i}`).find((name) => shardOfCaller(name, 2) === 1)
+  const holder = await holderOf(world, 'halves', { caller })
+  await holder.job('true')
+  await holder.nth(1)
+  await holder.finish()
+  await holder.handle.result()
+  await firepool.deletePool('halves', { force: true })
+  await record('pool-shard-refuses', shard.workflowId, 'firepool-head-alone')
 }
 
 /** Keeps the history of a run, which must contain `proof` (an event type, or a text of a payload). */

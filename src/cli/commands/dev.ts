@@ -11,7 +11,7 @@ import { EXIT, EXIT_HELP } from '../exit-code.js'
 import { reportOf, usageError } from '../failure.js'
 import { takeInterrupts } from '../interrupt.js'
 import { readPoolFile } from '../pool-file.js'
-import { asOnlyDev, makeStateFolder } from '../state-folder.js'
+import { asOnlyDev, makeStateFolder, secretsFolder } from '../state-folder.js'
 import { renderFacts } from '../table.js'
 import { Teardown } from '../teardown.js'
 import { paint, printFailure, printJson, printNote, printOut } from '../terminal.js'
@@ -35,6 +35,7 @@ interface DevCommandOptions {
   uiPort?: number
   namespace?: string
   dataConverter?: string
+  secrets?: string
   json?: boolean
 }
 
@@ -51,6 +52,7 @@ export function devCommand(): Command {
     .option('--port <port>', 'of the server (default: 7233, or a free one when it is taken)', parsePort)
     .option('--ui-port <port>', 'of the UI (default: 8233, or a free one when it is taken)', parsePort)
     .option('--namespace <name>', 'to use, and to create (default: default)')
+    .option('--secrets <folder>', 'a file for each secret of jobs (else FIREPOOL_SECRETS)')
     .option('--json', 'print { v, address, namespace, uiUrl, dir, pools } as one line when all is ready')
     .addHelpText('after', HELP)
     .addHelpText('after', EXIT_HELP)
@@ -62,6 +64,7 @@ async function dev(options: DevCommandOptions): Promise<void> {
   const dbFile = options.dbFile === undefined ? undefined : databaseFile(options.dbFile)
   const pools = options.file === undefined ? [builtInPool()] : readPoolFile(options.file)
   const dataConverter = await loadDataConverter(options.dataConverter)
+  const secretsDir = secretsFolder(options.secrets)
   const dir = makeStateFolder(stateFolder(options.dir))
   await asOnlyDev(dir, async () => {
     const teardown = new Teardown()
@@ -73,8 +76,8 @@ async function dev(options: DevCommandOptions): Promise<void> {
     try {
       const { installRuntime } = await import('../temporal-runtime.js')
       const log = installRuntime(join(dir, 'worker.log'))
-      const { file: _, dbFile: __, ...rest } = options
-      const own = { dir, pools, log, note: printNote, signal: interrupt.signal, dataConverter }
+      const { file: _, dbFile: __, secrets: ___, ...rest } = options
+      const own = { dir, pools, log, note: printNote, signal: interrupt.signal, dataConverter, secretsDir }
       const session = await startDev({ ...rest, ...(dbFile ? { dbFile } : {}), ...own }, teardown)
       show(session, dir, options.json === true)
       await Promise.race([session.broken, aborted(interrupt.signal)])

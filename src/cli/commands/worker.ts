@@ -9,7 +9,7 @@ import { loadDataConverter } from '../data-converter.js'
 import { EXIT_HELP } from '../exit-code.js'
 import { CliError, usageError } from '../failure.js'
 import { takeInterrupts } from '../interrupt.js'
-import { makeStateFolder } from '../state-folder.js'
+import { makeStateFolder, secretsFolder } from '../state-folder.js'
 import { printJson, printNote, printOut } from '../terminal.js'
 
 const HELP = `
@@ -28,6 +28,7 @@ interface WorkerOptions extends ServerOptions {
   json?: boolean
   backend?: string
   keys?: string
+  secrets?: string
   kubeconfig?: string
   kubeContext?: string
   kubeNamespace?: string
@@ -49,6 +50,7 @@ export function workerCommand(): Command {
       '--keys <folder>',
       "folder of the broker's key, e.g. a mounted Secret (else FIREPOOL_KEYS; default: keys in the state folder)",
     )
+    .option('--secrets <folder>', 'of local pods: a file for each secret of jobs (else FIREPOOL_SECRETS)')
     .option(
       '--kubeconfig <file>',
       "of the cluster (else KUBECONFIG, ~/.kube/config, or the pod's service account)",
@@ -78,6 +80,7 @@ async function work(options: WorkerOptions): Promise<void> {
   checkCount('--health-port', healthPort, 1, 65_535)
   const backend = chooseBackend(options)
   const keysDir = options.keys ?? process.env.FIREPOOL_KEYS
+  const secretsDir = backend === 'local' ? secretsFolder(options.secrets) : undefined
   const { address, namespace, connection, because } = chooseServer(options)
   const dataConverter = await loadDataConverter(options.dataConverter)
   const dir = makeStateFolder(stateFolder(options.dir))
@@ -97,6 +100,7 @@ async function work(options: WorkerOptions): Promise<void> {
     ...(dataConverter ? { dataConverter } : {}),
     backend,
     ...(keysDir ? { keysDir } : {}),
+    ...(secretsDir === undefined ? {} : { secretsDir }),
     log: installRuntime(options.log ?? join(dir, 'worker.log')),
     ...(jobSlots === undefined ? {} : { jobSlots }),
     ...(cachedWorkflows === undefined ? {} : { cachedWorkflows }),
@@ -118,12 +122,17 @@ async function work(options: WorkerOptions): Promise<void> {
 
 /** @throws CliError of usage: what is of a cluster would be ignored in silence beside local pods */
 export function chooseBackend(
-  options: Pick<WorkerOptions, 'backend' | 'kubeconfig' | 'kubeContext' | 'kubeNamespace'>,
+  options: Pick<WorkerOptions, 'backend' | 'secrets' | 'kubeconfig' | 'kubeContext' | 'kubeNamespace'>,
   env: NodeJS.ProcessEnv = process.env,
 ): 'local' | KubernetesOptions {
   const kind = options.backend ?? (env.FIREPOOL_BACKEND || 'local')
   const { kubeconfig, kubeContext: context, kubeNamespace } = options
   if (kind === 'kubernetes') {
+    if (options.secrets !== undefined)
+      throw usageError(
+        '--secrets is of local pods',
+        "leave it out, and mount a Secret by the pool's template",
+      )
     const names = kubeNamespace ?? env.FIREPOOL_KUBE_NAMESPACE ?? ''
     const namespaces = names.split(',').flatMap((name) => name.trim() || [])
     return {
