@@ -104,7 +104,7 @@ describe.skipIf(obstacle)(orSkipped('docs/kubernetes-guide.md', obstacle), () =>
   }
 
   test('has commands in its sections', () => {
-    expect(SECTIONS.map((section) => commandsOf(section).length)).toEqual([16, 13, 1, 3, 1])
+    expect(SECTIONS.map((section) => commandsOf(section).length)).toEqual([16, 13, 1, 6, 3, 1])
   })
 
   test.each(SECTIONS.map((section) => [section.split('\n')[0]!, section]))('%s', async (_, section) => {
@@ -112,7 +112,7 @@ describe.skipIf(obstacle)(orSkipped('docs/kubernetes-guide.md', obstacle), () =>
     for (const line of commandsOf(section)) {
       // Each section begins with a cluster of its own.
       if (/create secret/.test(line)) {
-        const [, name] = /generic (\S+)/.exec(line)!
+        const [, name] = /secret \S+ (\S+)/.exec(line)!
         await cluster.api.delete(`${secrets}/${name}`).catch(() => undefined)
       }
       if (OF_A_CONTAINER.test(line)) await checkArguments(line)
