@@ -47,7 +47,7 @@ export default defineConfig({
       real('chaos', 'temporal'),
       real('soak', 'temporal', { testTimeout: 600_000 }),
       real('production', 'production'),
-      real('kubernetes', 'kubernetes'),
+      real('kubernetes', 'kubernetes', { files: 2 }),
     ],
   },
 })

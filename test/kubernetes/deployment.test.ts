@@ -334,17 +334,19 @@ describe.skipIf(obstacle)(orSkipped('deploy/kubernetes at work', obstacle), () =
     await apply([poolOf('ahead', { prePull: true, env: { NEW: '1' } })])
     await until('that of the next generation too', async () => (await generation()) !== first)
 
-    await apply([poolOf('broken', { prepare: ['sh', '-c', 'echo no such wheel; exit 1'] })])
     const silent = { name: 'runner', command: ['sh', '-c', 'exit 3'] }
-    await apply([poolOf('silent', { template: { spec: { containers: [silent] } } })])
+    await apply([
+      poolOf('broken', { prepare: ['sh', '-c', 'echo no such wheel; exit 1'] }),
+      poolOf('silent', { template: { spec: { containers: [silent] } } }),
+    ])
     const tells = async (pool: string, text: string) =>
       (await succeeds(['pool', 'describe', pool, '--json'])).includes(text)
     await until('the failure is told with its last words', () => tells('broken', 'no such wheel'))
     // What has no last words has a log, it may be.
     await until('the silent one too', () => tells('silent', 'Exited'))
 
-    for (const name of ['cpu', 'ahead', 'broken', 'silent'])
-      await succeeds(['pool', 'delete', name, '--force', '--yes'])
+    const all = ['cpu', 'ahead', 'broken', 'silent']
+    await Promise.all(all.map((name) => succeeds(['pool', 'delete', name, '--force', '--yes'])))
     await until('pods, anchors and what pulled are gone', async () => {
       const configMaps =
         '/api/v1/namespaces/firepool-jobs/configmaps?labelSelector=app.kubernetes.io/managed-by'
