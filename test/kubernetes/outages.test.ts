@@ -91,6 +91,21 @@ describe.skipIf(obstacle)(orSkipped('outages', obstacle), () => {
     await cluster.api.delete(`${flow}/prioritylevelconfigurations/nothing`)
   })
 
+  test('a watch that is silently dead is noticed by its silence', async () => {
+    const proxy = await startStallingProxy(Number(new URL(cluster.url).port))
+    const kubeconfig = await kubeconfigThrough(proxy.port, cluster.workerKubeconfigPath)
+    const through = await Observer.open(kubeconfig)
+    const pod = await readyPod(through)
+    expect(proxy.stall()).toBeGreaterThan(0)
+    await cluster.api.delete(podPath(pod))
+    await through.until(pod, 'gone', ({ phase }) => phase === 'gone')
+    const another = await readyPod(through)
+    await through.backend.remove([another])
+    through.close()
+    await proxy.close()
+  })
+
+  // From here on it goes away: who watches it asks again at longer and longer intervals.
   test('an API server that is down: pods stand as they were, creates are tried again and then put off, and all is caught up', async () => {
     const [stays, goes] = [await readyPod(), await readyPod()]
     await cluster.apiServer.stop()
@@ -250,19 +265,5 @@ describe.skipIf(obstacle)(orSkipped('outages', obstacle), () => {
       await cluster.api.delete(`${maps()}/first`)
       real.close()
     })
-  })
-
-  test('a watch that is silently dead is noticed by its silence', async () => {
-    const proxy = await startStallingProxy(Number(new URL(cluster.url).port))
-    const kubeconfig = await kubeconfigThrough(proxy.port, cluster.workerKubeconfigPath)
-    const through = await Observer.open(kubeconfig)
-    const pod = await readyPod(through)
-    expect(proxy.stall()).toBeGreaterThan(0)
-    await cluster.api.delete(podPath(pod))
-    await through.until(pod, 'gone', ({ phase }) => phase === 'gone')
-    const another = await readyPod(through)
-    await through.backend.remove([another])
-    through.close()
-    await proxy.close()
   })
 })

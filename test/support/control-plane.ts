@@ -73,6 +73,11 @@ export interface ControlPlane {
   /** A kubelet of a fake node that was silenced comes back. */
   reviveNode(name: string): Promise<void>
   apiServer: ApiServer
+  /**
+   * Ends by itself in a real cluster when it cannot renew its lease of leadership, and is started again; here it has none. One that went on
+   * over a long outage would take all nodes for lost in its first look at what is a minute old.
+   */
+  controllerManager: { stop(): Promise<void>; start(): void }
   /** Forgets all history up to now, as etcd does by itself every five minutes: what is older than that cannot be watched from any more. */
   compact(): Promise<void>
   /** Ends the processes and removes the folder. */
@@ -121,7 +126,7 @@ async function start(
   const admin = authority.issue('admin', { organization: 'system:masters' })
   const kubeconfigPath = await writeKubeconfig(cluster, 'admin', identityOf(admin), namespace)
   const api = new KubeApi({ url, ca: authority.cert, ...admin })
-  await startControllers(parts, keeper, cluster, authority)
+  const controllerManager = await startControllers(parts, keeper, cluster, authority)
   const token = await createObjects(api, options.workerRules ?? WORKER_RULES, namespace)
   if (kwok) await startKwok(parts, keeper, cluster, authority)
   const workerKubeconfigPath = await writeKubeconfig(cluster, 'worker', { token }, namespace)
@@ -148,6 +153,7 @@ async function start(
     silenceNode: (name) => playedBy(name, null),
     reviveNode: (name) => playedBy(name, PLAYED_BY.kwok),
     apiServer,
+    controllerManager,
     compact: () => compact(etcdUrl),
     async stop() {
       api.close()
@@ -302,16 +308,15 @@ async function startControllers(
   keeper: Keeper,
   cluster: Cluster,
   authority: Authority,
-): Promise<void> {
+): Promise<ControlPlane['controllerManager']> {
   const { folder } = keeper
   const shared = asPart(folder)
   const configFor = (name: string) =>
     writeKubeconfig(cluster, name, identityOf(authority.issue(`system:${name}`)))
   const manager = 'kube-controller-manager'
-  keeper.start(parts[manager], controllerManagerArguments(folder, await configFor(manager)), {
-    name: manager,
-    ...shared,
-  })
+  const args = controllerManagerArguments(folder, await configFor(manager))
+  const startManager = () => keeper.start(parts[manager], args, { name: manager, ...shared })
+  let part = startManager()
   const scheduler = 'kube-scheduler'
   const config = join(folder, 'scheduler.json')
   await writeFile(
@@ -325,6 +330,12 @@ async function startControllers(
     }),
   )
   keeper.start(parts[scheduler], [`--config=${config}`, '--secure-port=0'], { name: scheduler, ...shared })
+  return {
+    stop: () => part.stop(),
+    start() {
+      part = startManager()
+    },
+  }
 }
 
 async function startKwok(

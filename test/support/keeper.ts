@@ -1,4 +1,5 @@
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { closeSync, openSync, readFileSync } from 'node:fs'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -18,12 +19,13 @@ const GRACE_MS = 10_000
  */
 const SCRIPT = `
 groups= killed=
-without() { for g in $1; do [ "$g" = "$2" ] || printf ' %s' "$g"; done; }
 while read -r word group; do
   case "$word" in
     keep) groups="$groups $group" ;;
     kill) killed="$killed $group" ;;
-    forget) groups=$(without "$groups" "$group") killed=$(without "$killed" "$group") ;;
+    forget)
+      left=; for g in $groups; do [ "$g" = "$group" ] || left="$left $g"; done; groups=$left
+      left=; for g in $killed; do [ "$g" = "$group" ] || left="$left $g"; done; killed=$left ;;
     done) exit 0 ;;
   esac
 done
@@ -126,7 +128,11 @@ export class Keeper {
     for (const part of this.parts.reverse()) await part.stop()
     if (this.cleanUp) await run('/bin/sh', ['-c', this.cleanUp])
     await rm(this.folder, { recursive: true, force: true, maxRetries: 10 })
+    // Its arguments name the folder: who looks for what is left would find it.
+    this.watchdog.ref()
+    const ended = this.watchdog.exitCode === null ? once(this.watchdog, 'exit') : undefined
     this.watchdog.stdin!.end('done\n')
+    await ended
   }
 
   private tell(order: string): void {
