@@ -154,30 +154,13 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
   })
   closed.catch(() => undefined)
   let isStopping = false
-  const notReady = (): string[] => {
-    if (isStopping) return ['it is stopping']
-    const queues = workers.filter((worker) => worker.getState() !== 'RUNNING')
-    const pods = 'problem' in backend ? backend.problem() : null
-    return [
-      ...queues.map((worker) => `the worker of ${worker.options.taskQueue} is ${worker.getState()}`),
-      ...(pods === null ? [] : [pods]),
-    ]
-  }
+  const notReady = () => (isStopping ? ['it is stopping'] : reasonsNotToServe(workers, backend))
   return {
     client,
     backend,
     searchAttributes: report.reason ?? '',
     notReady,
-    metrics: () => [
-      {
-        name: 'firepool_worker_ready',
-        help: '1 when this worker serves all of its task queues and knows its pods.',
-        type: 'gauge',
-        samples: [[{}, notReady().length === 0 ? 1 : 0]],
-      },
-      ...('metrics' in backend ? backend.metrics() : []),
-      ...(clusterTokens?.metrics() ?? []),
-    ],
+    metrics: () => metricsOf(notReady().length === 0, backend, clusterTokens),
     done: closed,
     async shutdown() {
       isStopping = true
@@ -185,6 +168,32 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
       await closed
     },
   }
+}
+
+function reasonsNotToServe(workers: readonly Worker[], backend: LocalBackend | KubernetesBackend): string[] {
+  const queues = workers.filter((worker) => worker.getState() !== 'RUNNING')
+  const pods = 'problem' in backend ? backend.problem() : null
+  return [
+    ...queues.map((worker) => `the worker of ${worker.options.taskQueue} is ${worker.getState()}`),
+    ...(pods === null ? [] : [pods]),
+  ]
+}
+
+function metricsOf(
+  isReady: boolean,
+  backend: LocalBackend | KubernetesBackend,
+  clusterTokens: ClusterTokens | undefined,
+): Metric[] {
+  return [
+    {
+      name: 'firepool_worker_ready',
+      help: '1 when this worker serves all of its task queues and knows its pods.',
+      type: 'gauge',
+      samples: [[{}, isReady ? 1 : 0]],
+    },
+    ...('metrics' in backend ? backend.metrics() : []),
+    ...(clusterTokens?.metrics() ?? []),
+  ]
 }
 
 /** The cluster's client is loaded for its pods alone: local ones run on a Node that it does not. */
