@@ -319,7 +319,9 @@ describe.skipIf(obstacle)(orSkipped('deploy/kubernetes at work', obstacle), () =
     const ofAudit = (await cluster.requests(ACCOUNT)).filter(
       ({ verb, resource, code }) => verb === 'create' && resource === 'pods' && code === 201,
     )
-    expect(asked('create', 'pods', '201')).toBe(ofAudit.length)
+    // A busy server may have made a pod for a request that the worker had given up by then: it finds it at its next try.
+    expect(asked('create', 'pods', '201')).toBeGreaterThan(0)
+    expect(asked('create', 'pods', '201')).toBeLessThanOrEqual(ofAudit.length)
     expect(asked('list', 'pods', '403')).toBeGreaterThan(0)
     expect(asked('create', 'tokenreviews', '201')).toBeGreaterThan(0)
     expect(metrics.get('firepool_token_requests_total{code="403"}')).toBe(1)
