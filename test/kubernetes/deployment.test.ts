@@ -347,8 +347,8 @@ describe.skipIf(obstacle)(orSkipped('deploy/kubernetes at work', obstacle), () =
     // What has no last words has a log, it may be.
     await until('the silent one too', () => tells('silent', 'Exited'))
 
-    const all = ['cpu', 'ahead', 'broken', 'silent']
-    await Promise.all(all.map((name) => succeeds(['pool', 'delete', name, '--force', '--yes'])))
+    for (const name of ['cpu', 'ahead', 'broken', 'silent'])
+      await succeeds(['pool', 'delete', name, '--force', '--yes'])
     await until('pods, anchors and what pulled are gone', async () => {
       const configMaps =
         '/api/v1/namespaces/firepool-jobs/configmaps?labelSelector=app.kubernetes.io/managed-by'
