@@ -53,9 +53,9 @@ export default defineConfig({
       real('integration', 'temporal', { files: 3 }),
       real('interop', 'temporal', { files: 3 }),
       real('chaos', 'temporal'),
-      real('soak', 'temporal', { testTimeout: 600_000 }),
+      real('soak', 'kubernetes', { testTimeout: 600_000 }),
       real('production', 'production'),
-      real('kubernetes', 'kubernetes'),
+      real('kubernetes', 'kubernetes', { files: 2 }),
     ],
   },
 })

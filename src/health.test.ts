@@ -26,6 +26,19 @@ test('it lives from the beginning, and is ready when nothing speaks against it a
   expect((await ask('/livez'))[0]).toBe(200)
 })
 
+test('metrics are what is counted at the moment', async () => {
+  let value = 0
+  health = await serveHealth(
+    0,
+    () => [],
+    () => [{ name: 'a', help: 'A.', type: 'gauge', samples: [[{}, ++value]] }],
+  )
+  const answer = await fetch(`http://127.0.0.1:${health.port}/metrics`)
+  expect(answer.headers.get('content-type')).toMatch(/^text\/plain; version=0\.0\.4/)
+  expect(await answer.text()).toBe('# HELP a A.\n# TYPE a gauge\na 1\n')
+  expect((await ask('/metrics'))[1]).toContain('a 2')
+})
+
 test('other paths and methods are refused', async () => {
   await open()
   expect((await ask('/'))[0]).toBe(404)

@@ -5,14 +5,17 @@ import type { DataConverter } from '@temporalio/common'
 import { type ActivityInterceptorsFactory, NativeConnection, Worker } from '@temporalio/worker'
 import { createBrokerActivities, createDeliveryActivities, createJobActivities } from './activities/index.js'
 import { workflowBundle } from './bundle.js'
-import { QUEUE } from './contract/names.js'
+import { QUEUE, TOKEN_AUDIENCE } from './contract/names.js'
 import { convertersWith, refuseUndecodable } from './data-converter.js'
 import type { KubernetesBackend } from './kubernetes/index.js'
 import { createLocalBackend, type LocalBackend } from './local/index.js'
+import type { Metric } from './metrics.js'
 import type { ServerSettings } from './server/connection.js'
 import { ensureSearchAttributes } from './server/search-attributes.js'
+import type { Caller } from './token/callers.js'
+import { type ClusterTokens, serveClusterTokens } from './token/cluster-endpoint.js'
 import { serveTokens } from './token/endpoint.js'
-import { createSigner, loadKeys } from './token/token.js'
+import { createSigner, loadKeys, type Signer } from './token/token.js'
 
 export { type ConnectionSettings, type ServerSettings, serverFromEnvironment } from './server/connection.js'
 export { ConnectionSettingsError } from './server/settings-error.js'
@@ -47,6 +50,17 @@ export interface KubernetesOptions {
   context?: string
   /** the first is that of profiles that name none; default: the context's */
   namespaces?: readonly string[]
+  /** serves tokens of leases to callers' own workers in the cluster, for short jobs; default: nobody gets any there */
+  tokens?: ClusterTokenSettings
+}
+
+export interface ClusterTokenSettings {
+  /** 0 is a free one */
+  port: number
+  /** service accounts that may ask */
+  callers: readonly Caller[]
+  /** a folder with tls.crt and tls.key; null is plain HTTP, where the network is encrypted by other means */
+  tlsFolder: string | null
 }
 
 export interface FirepoolWorker {
@@ -56,6 +70,8 @@ export interface FirepoolWorker {
   readonly searchAttributes: string
   /** Why it does not serve, for a readiness probe; empty when it does. The first call begins to watch the pods. */
   notReady(): string[]
+  /** What there is to count, for Prometheus. */
+  metrics(): Metric[]
   /** resolves when the worker has stopped; rejects when it failed */
   readonly done: Promise<void>
   /** Lets running activities go (their jobs live on in their pods) and ends. */
@@ -83,6 +99,7 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
   const keys = loadKeys(options.keysDir ?? join(dir, 'keys'))
   const signer = createSigner(keys)
   const backend = await createBackend(options, keys.publicKeyBase64)
+  const clusterTokens = await openClusterTokens(options, backend, signer)
   const connection = await Connection.connect(server)
   const client = new Client({ connection, namespace, dataConverter: converters.client })
   const report = await ensureSearchAttributes(connection, namespace)
@@ -132,6 +149,7 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
     (error: unknown) => Promise.reject(error),
   )
   const closed = done.finally(async () => {
+    await clusterTokens?.close()
     backend.close()
     await stopTokens()
     await native.close()
@@ -140,19 +158,13 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
   })
   closed.catch(() => undefined)
   let isStopping = false
+  const notReady = () => (isStopping ? ['it is stopping'] : reasonsNotToServe(workers, backend))
   return {
     client,
     backend,
     searchAttributes: report.reason ?? '',
-    notReady() {
-      if (isStopping) return ['it is stopping']
-      const queues = workers.filter((worker) => worker.getState() !== 'RUNNING')
-      const pods = 'problem' in backend ? backend.problem() : null
-      return [
-        ...queues.map((worker) => `the worker of ${worker.options.taskQueue} is ${worker.getState()}`),
-        ...(pods === null ? [] : [pods]),
-      ]
-    },
+    notReady,
+    metrics: () => metricsOf(notReady().length === 0, backend, clusterTokens),
     done: closed,
     async shutdown() {
       isStopping = true
@@ -160,6 +172,32 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
       await closed
     },
   }
+}
+
+function reasonsNotToServe(workers: readonly Worker[], backend: LocalBackend | KubernetesBackend): string[] {
+  const queues = workers.filter((worker) => worker.getState() !== 'RUNNING')
+  const pods = 'problem' in backend ? backend.problem() : null
+  return [
+    ...queues.map((worker) => `the worker of ${worker.options.taskQueue} is ${worker.getState()}`),
+    ...(pods === null ? [] : [pods]),
+  ]
+}
+
+function metricsOf(
+  isReady: boolean,
+  backend: LocalBackend | KubernetesBackend,
+  clusterTokens: ClusterTokens | undefined,
+): Metric[] {
+  return [
+    {
+      name: 'firepool_worker_ready',
+      help: '1 when this worker serves all of its task queues and knows its pods.',
+      type: 'gauge',
+      samples: [[{}, isReady ? 1 : 0]],
+    },
+    ...('metrics' in backend ? backend.metrics() : []),
+    ...(clusterTokens?.metrics() ?? []),
+  ]
 }
 
 /** The cluster's client is loaded for its pods alone: local ones run on a Node that it does not. */
@@ -171,8 +209,20 @@ async function createBackend(
   if (backend === 'local')
     return createLocalBackend({ dir, ...shared, ...(secretsDir === undefined ? {} : { secretsDir }) })
   const { createKubernetesBackend } = await import('./kubernetes/index.js')
-  const { kind: _, ...cluster } = backend
+  const { kind: _, tokens: __, ...cluster } = backend
   return createKubernetesBackend({ ...cluster, ...shared })
+}
+
+/** Whoever asked for it gets it, or no worker: its callers would be slower, and nobody would know why. */
+async function openClusterTokens(
+  { backend: options, log }: FirepoolWorkerOptions,
+  backend: LocalBackend | KubernetesBackend,
+  signer: Signer,
+): Promise<ClusterTokens | undefined> {
+  const tokens = typeof options === 'object' ? options.tokens : undefined
+  if (tokens === undefined || !('userOf' in backend)) return undefined
+  const userOf = (token: string) => backend.userOf(token, TOKEN_AUDIENCE)
+  return serveClusterTokens({ ...tokens, userOf, signer, ...(log ? { log } : {}) })
 }
 
 /** The same for both kinds of connection. */

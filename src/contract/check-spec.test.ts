@@ -73,6 +73,10 @@ test.each<[object, string]>([
     { metadata: { labels: { 'firepool.dev/pool': 'x' } } },
     'metadata.labels.firepool.dev/pool is what Firepool',
   ],
+  [
+    { metadata: { labels: { 'firepool.dev/gang': 'x' } } },
+    'metadata.labels.firepool.dev/gang is what Firepool',
+  ],
   [{ metadata: { annotations: { a: 1 } } }, 'metadata.annotations.a is 1, no text; put it in quotes'],
   [inPod({ restartPolicy: 'Always' }), 'spec.restartPolicy is "Always"; a runner that restarts'],
   [inPod({ hostNetwork: true }), 'spec.hostNetwork lets jobs'],

@@ -6,6 +6,9 @@
 /** Version carried by every JSON shape that crosses an edge. */
 export const CONTRACT_VERSION = 1
 
+/** Of the service-account tokens with which callers' workers in a cluster ask for tokens of their leases. */
+export const TOKEN_AUDIENCE = 'firepool'
+
 export const WORKFLOW = {
   pool: 'firepool.pool',
   lease: 'firepool.lease',

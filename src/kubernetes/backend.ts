@@ -6,6 +6,7 @@ import {
   otherBackend,
   type PodOrder,
 } from '../contract/index.js'
+import type { Metric } from '../metrics.js'
 import { Anchors } from './anchors.js'
 import { type Connection, type ConnectionOptions, connectToCluster } from './connection.js'
 import { forbidden, KubeError, refusalOf } from './kube-error.js'
@@ -16,7 +17,9 @@ import { ownNames } from './observed-pod.js'
 import { podBody } from './pod-template.js'
 import { PodWatch, type PodWatchOptions } from './pod-watch.js'
 import { corePath, Requests } from './requests.js'
+import { Rights } from './rights.js'
 import { Shares } from './shares/shares.js'
+import { userOfToken } from './token-review.js'
 
 /** A pod that is deleted is waited for this long in one go; the effect is then tried again, and finds it gone or still going. */
 const REMOVE_MS = 20_000
@@ -29,7 +32,10 @@ export interface KubernetesBackendOptions extends ConnectionOptions {
   /** base64 of the broker's raw 32-byte Ed25519 public key */
   brokerPublicKey: string
   log?: (line: string) => void
-  timing?: NonNullable<PodWatchOptions['timing']>
+  timing?: NonNullable<PodWatchOptions['timing']> & {
+    /** for how long a right that was never heard of is waited for, before it is said to be missing; default 10 s */
+    rightMs?: number
+  }
   /** asks a runner who it is; replaced where pods have no runner */
   askRunner?: NonNullable<PodWatchOptions['askRunner']>
 }
@@ -40,6 +46,13 @@ export interface KubernetesBackend extends Backend {
   ageMs(): number
   /** Why what is known of the pods cannot be trusted, with a remedy; null when it can. The first call begins to watch. */
   problem(): string | null
+  /** What is known of the pods, and what was asked of the API server. */
+  metrics(): Metric[]
+  /**
+   * The user whom the API server takes a token for, when it is for this audience; else null.
+   * @throws Error that names a missing right, or says that there is no answer
+   */
+  userOf(token: string, audience: string): Promise<string | null>
   /** Removes all pods (of one pool, if given). @returns how many there were */
   stopAll(pool?: string): Promise<number>
   /** Ends all watches; the pods live on. */
@@ -60,6 +73,8 @@ class ClusterBackend implements KubernetesBackend {
   readonly namespaces: readonly string[]
   readonly #connection: Connection
   readonly #requests: Requests
+  /** apart: however many ask for tokens, pods are ordered as before */
+  readonly #reviews: Requests
   readonly #pods: PodWatch
   readonly #anchors: Anchors
   readonly #notes: Notes
@@ -73,7 +88,9 @@ class ClusterBackend implements KubernetesBackend {
     this.#brokerPublicKey = brokerPublicKey
     this.#broker = brokerId(brokerPublicKey)
     this.namespaces = namespaces.length > 0 ? [...new Set(namespaces)] : [connection.namespace]
-    this.#requests = new Requests(connection)
+    const rights = new Rights(undefined, options.timing?.rightMs)
+    this.#requests = new Requests(connection, { rights })
+    this.#reviews = new Requests(connection, { stats: this.#requests.stats })
     this.#anchors = new Anchors(this.#requests, this.#broker, log)
     this.#shares = new Shares(this.#requests, this.#broker)
     this.#pods = new PodWatch(connection, this.#requests, {
@@ -93,6 +110,18 @@ class ClusterBackend implements KubernetesBackend {
   problem(): string | null {
     this.#pods.start()
     return this.#pods.problem()
+  }
+
+  metrics(): Metric[] {
+    return [...this.#pods.metrics(), ...this.#requests.stats.metrics()]
+  }
+
+  async userOf(token: string, audience: string): Promise<string | null> {
+    try {
+      return await userOfToken(this.#reviews, token, audience)
+    } catch (error) {
+      throw error instanceof KubeError && error.status === 403 ? new Error(forbidden(error)) : error
+    }
   }
 
   async create(orders: PodOrder[]): Promise<Created[]> {

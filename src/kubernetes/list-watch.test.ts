@@ -2,6 +2,7 @@ import { afterEach, expect, test } from 'vitest'
 import type { ApiAnswer, ApiCall, Connection, WatchEvent } from './connection.js'
 import { ListWatch } from './list-watch.js'
 import { Requests } from './requests.js'
+import { Rights } from './rights.js'
 
 interface Watching {
   query: Record<string, string>
@@ -51,13 +52,14 @@ const named = (name: string, more: object = {}) => Object.assign(new Error(name)
 let running: ListWatch<ReturnType<typeof pod>> | undefined
 afterEach(() => running?.stop())
 
-function start(server: ScriptedServer, options: { resyncMs?: number } = {}) {
+function start(server: ScriptedServer, options: { resyncMs?: number; rights?: Rights } = {}) {
+  const { rights, ...more } = options
   const seen: string[] = []
   const lines: string[] = []
   running = new ListWatch(
     server,
-    new Requests(server),
-    { resource: 'pods', path: '/pods', backoffMs: 5, log: (line) => lines.push(line), ...options },
+    new Requests(server, rights ? { rights } : {}),
+    { resource: 'pods', path: '/pods', backoffMs: 5, log: (line) => lines.push(line), ...more },
     { changed: (o) => seen.push(`+${o.metadata.uid}`), gone: (o) => seen.push(`-${o.metadata.uid}`) },
   ).start()
   return { seen, lines, watch: running }
@@ -103,9 +105,11 @@ test.each<[string, (watch: Watching) => void]>([
 })
 
 test('lists that fail are tried again, said once, and nothing is forgotten meanwhile', async () => {
+  let now = 0
   const server = new ScriptedServer()
   server.list = () => items('5', 'a')
-  const { seen, lines, watch } = start(server)
+  // A minute is over at each look: what was allowed is waited for.
+  const { seen, lines, watch } = start(server, { rights: new Rights(() => (now += 60_000)) })
   const first = await server.nth(1)
   server.list = () => ({
     status: 403,
@@ -123,6 +127,32 @@ test('lists that fail are tried again, said once, and nothing is forgotten meanw
   expect(watch.problem).toBeNull()
   expect(watch.ageMs()).toBeLessThan(ageMs)
   expect(seen).toEqual(['+a', '+a'])
+})
+
+test('a right that is missing is said when it has been missing for a while, of lists and of watches', async () => {
+  let now = 0
+  const server = new ScriptedServer()
+  const forbids = (message: string): ApiAnswer => ({
+    status: 403,
+    headers: {},
+    text: JSON.stringify({ reason: 'Forbidden', message }),
+  })
+  server.list = () => forbids('no')
+  const { lines, watch } = start(server, { rights: new Rights(() => now) })
+  while (server.lists.length < 3) await new Promise((resolve) => setTimeout(resolve, 2))
+  expect([watch.problem, lines]).toEqual([null, []])
+  now = 10_000
+  while (watch.problem === null) await new Promise((resolve) => setTimeout(resolve, 2))
+  expect(lines).toEqual(['pods cannot be watched, it is tried again: list pods: 403 Forbidden: no'])
+  server.list = () => items('5', 'a')
+  const refused = () => named('Forbidden', { statusCode: 403 })
+  ;(await server.nth(1)).end(refused())
+  const next = await server.nth(2)
+  expect(watch.problem).toBeNull()
+  now = 20_000
+  next.end(refused())
+  while (watch.problem === null) await new Promise((resolve) => setTimeout(resolve, 2))
+  expect(watch.problem).toMatchObject({ status: 403, asked: { verb: 'watch' } })
 })
 
 test('in any case it lists anew after a while: what a watch never said is seen then', async () => {

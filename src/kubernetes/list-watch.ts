@@ -1,6 +1,6 @@
 import { setTimeout as pause } from 'node:timers/promises'
 import type { Connection } from './connection.js'
-import { KubeError } from './kube-error.js'
+import { type Asked, KubeError } from './kube-error.js'
 import { type Applied, ObjectStore } from './object-store.js'
 import type { KubeObject } from './objects.js'
 import type { Requests } from './requests.js'
@@ -31,8 +31,13 @@ export interface Listener<T> {
   gone(object: T): void
 }
 
+type WatchError = Error & { statusCode?: number }
+
 const DEFAULTS = { idleMs: 30_000, resyncMs: 5 * 60_000, backoffMs: 500, random: Math.random }
 const BACKOFF_TIMES_MAX = 30
+const OK = 200
+/** While it is not said yet it is asked a few times. */
+const UNSAID_TIMES_MAX = 4
 
 /**
  * Objects of the API server, kept up to date: lists, watches from there, and begins again whenever the watch cannot be trusted any
@@ -106,13 +111,14 @@ export class ListWatch<T extends KubeObject> {
   async #failed(error: unknown): Promise<void> {
     if (this.#stop.signal.aborted) return
     const { backoffMs, resource, log, random } = this.#options
-    if (error instanceof KubeError) this.problem = error
-    const times = Math.min(BACKOFF_TIMES_MAX, 2 ** this.#failures++)
+    const isSaid = !(error instanceof KubeError && this.#requests.rights.mayComeBack(error))
+    if (isSaid && error instanceof KubeError) this.problem = error
+    const times = Math.min(isSaid ? BACKOFF_TIMES_MAX : UNSAID_TIMES_MAX, 2 ** this.#failures++)
     const waitMs = backoffMs * times * (0.5 + random())
     const line = `${resource} cannot be watched, it is tried again: ${(error as Error).message}`
     // A right that is missing is missing for a while.
-    if (line !== this.#logged) log(line)
-    this.#logged = line
+    if (isSaid && line !== this.#logged) log(line)
+    if (isSaid) this.#logged = line
     await pause(waitMs, undefined, { signal: this.#stop.signal }).catch(() => {})
   }
 
@@ -166,6 +172,7 @@ export class ListWatch<T extends KubeObject> {
         onEvent: (event) => {
           if (verdict !== null) return
           this.#aliveAt = performance.now()
+          this.#requests.rights.granted(this.#watched)
           const applied = this.store.apply(event)
           if (applied.kind === 'changed') this.#listener.changed(applied.object)
           if (applied.kind === 'gone') this.#listener.gone(applied.object)
@@ -175,6 +182,8 @@ export class ListWatch<T extends KubeObject> {
         },
       })
       clearTimeout(resync)
+      const { statusCode = isQuiet(error) ? OK : 0 } = (error ?? {}) as WatchError
+      this.#requests.stats.answered(this.#watched, statusCode)
       if (this.#stop.signal.aborted || performance.now() >= resyncAt || verdict !== null) return
       if (error === null) {
         // An ordinary end: the server closes every watch after a while. What closes them at once must not be asked without end.
@@ -185,16 +194,16 @@ export class ListWatch<T extends KubeObject> {
     }
   }
 
-  #watchFailed(error: Error & { statusCode?: number }): void {
+  #watchFailed(error: WatchError): void {
     // Silence, which is normal in a quiet cluster; or 410 as the answer to the request. A list says more than another try.
-    if (error.name === 'TimeoutError' || error.name === 'AbortError' || error.statusCode === 410) return
+    if (isQuiet(error) || error.statusCode === 410) return
     const { statusCode = 0, message } = error
-    throw new KubeError(
-      { verb: 'watch', resource: this.#options.resource, namespace: this.#options.namespace },
-      statusCode,
-      error.name,
-      message,
-    )
+    throw new KubeError(this.#watched, statusCode, error.name, message)
+  }
+
+  get #watched(): Asked {
+    const { resource, namespace } = this.#options
+    return { verb: 'watch', resource, namespace }
   }
 
   #query(): Record<string, string> {
@@ -206,4 +215,9 @@ export class ListWatch<T extends KubeObject> {
       timeoutSeconds: String(Math.round(WATCH_SECONDS * (0.8 + 0.4 * random()))),
     }
   }
+}
+
+/** Whether a watch ended as watches do: by the server, by its silence, or by us. */
+function isQuiet(error: Error | null): boolean {
+  return error === null || error.name === 'TimeoutError' || error.name === 'AbortError'
 }

@@ -23,11 +23,16 @@ class QuietConnection implements Connection {
 
 let pods: PodWatch
 const open = (status: number, body: object) => {
-  const connection = new QuietConnection(async () => ({ status, headers: {}, text: JSON.stringify(body) }))
+  const connection = new QuietConnection(async () => ({
+    status,
+    headers: {},
+    text: JSON.stringify(body),
+  }))
   pods = new PodWatch(connection, new Requests(connection), {
     namespaces: ['jobs'],
     broker: 'b',
     log: () => {},
+    timing: { backoffMs: 5 },
   })
 }
 afterEach(() => {
@@ -47,12 +52,15 @@ test('what was never heard, and what was heard long ago, is no knowledge', async
   expect(pods.problem()).toBe('nothing was heard of the pods in namespace jobs for 91 s')
 })
 
-test('a missing right is said at once, by verb and resource', async () => {
+test('a missing right is said by verb and resource, once it has been missing for a while', async () => {
+  vi.useFakeTimers({ toFake: ['performance'] })
   open(403, { reason: 'Forbidden', message: 'pods is forbidden' })
   pods.start()
-  await vi.waitFor(() =>
+  expect(pods.problem()).toBe('nothing was heard of the pods in namespace jobs yet')
+  await vi.waitFor(() => {
+    vi.advanceTimersByTime(10_000)
     expect(pods.problem()).toMatch(
       /^this worker may not list pods in namespace jobs; give its role the verb "list" on "pods".* or create the namespace/,
-    ),
-  )
+    )
+  })
 })

@@ -1,4 +1,5 @@
 import type { ObservedPod } from '../contract/index.js'
+import { Counter, type Metric } from '../metrics.js'
 import type { Connection } from './connection.js'
 import { FailedLogs } from './failed-logs.js'
 import { forbidden } from './kube-error.js'
@@ -114,6 +115,29 @@ export class PodWatch {
     return Math.max(...[...this.#lists.values()].map((list) => list.ageMs()))
   }
 
+  /** The age of what is known by namespace, and the pods of all of them by pool and phase. */
+  metrics(): Metric[] {
+    const counts = new Counter()
+    for (const pod of this.#pods()) {
+      const seen = this.observe(pod, false)
+      if (seen !== undefined) counts.add({ pool: ownNames(pod)?.pool ?? '', phase: seen.phase })
+    }
+    return [
+      {
+        name: 'firepool_pod_watch_age_seconds',
+        help: 'Since the API server last said anything of the pods in a namespace; +Inf before it said anything.',
+        type: 'gauge',
+        samples: [...this.#lists].map(([namespace, list]) => [{ namespace }, list.ageMs() / 1_000]),
+      },
+      {
+        name: 'firepool_pods',
+        help: 'Pods of this deployment as this worker sees them, by pool (shards apart) and phase. All workers see the same pods.',
+        type: 'gauge',
+        samples: counts.samples(),
+      },
+    ]
+  }
+
   /** Why what is known cannot be trusted: a missing right by name, or silence; null when it can. */
   problem(): string | null {
     for (const [namespace, list] of this.#lists) {
@@ -155,15 +179,15 @@ export class PodWatch {
     if (waiters.size === 0) this.#removed.delete(uid)
   }
 
-  /** What a pod means, with what is known of its node and its runner. */
-  observe(pod: Pod): ObservedPod | undefined {
+  /** What a pod means, with what is known of its node and its runner. @param withLog false: nobody reads why it failed */
+  observe(pod: Pod, withLog = true): ObservedPod | undefined {
     const names = ownNames(pod)
     if (names === undefined) return undefined
     const facts = {
       node: this.nodeOf(pod),
       identity: this.#probe.identityOf(pod),
       serverNowMs: this.#requests.serverNowMs(),
-      log: wantsLog(pod) ? this.#logs.of(pod) : undefined,
+      log: withLog && wantsLog(pod) ? this.#logs.of(pod) : undefined,
     }
     return observedPod(pod, names, facts)
   }

@@ -1,6 +1,8 @@
 import { setTimeout as pause } from 'node:timers/promises'
 import type { ApiCall, Connection } from './connection.js'
-import { type Asked, answerError, KubeError, networkError, refusalOf } from './kube-error.js'
+import { type Asked, answerError, KubeError, networkError } from './kube-error.js'
+import { RequestStats } from './request-stats.js'
+import { Rights } from './rights.js'
 
 /** Requests under way at once, watches aside: an API server's own fairness gives one user about this much. */
 const CONCURRENCY = 16
@@ -20,30 +22,41 @@ export interface Request extends Asked {
   contentType?: string
   /** do not try again; default: what is transient is tried until TRY_MS are over */
   once?: boolean
+  /** the right to it may be missing for good: that is an answer too, and not waited for */
+  optional?: boolean
   signal?: AbortSignal
+}
+
+export interface RequestsOptions {
+  random?: () => number
+  rights?: Rights
+  stats?: RequestStats
 }
 
 /** Requests of one worker to one API server: bounded, patient with a busy one, typed when refused. */
 export class Requests {
   readonly #connection: Connection
   readonly #random: () => number
-  /** what was allowed once */
-  readonly #granted = new Set<string>()
+  readonly rights: Rights
+  readonly stats: RequestStats
   #running = 0
   readonly #waiting: (() => void)[] = []
   /** nobody sends before: the server asked all of us to wait, by performance.now() */
   #quietUntil = 0
-  /** of the server's clock from ours, ms; from the date of its last answer */
-  #clockAheadMs = 0
+  /** ms since the epoch on the server's clock when performance.now() was 0, by the date of its last answer; before one, on ours */
+  #serverEpochMs = Date.now() - performance.now()
 
-  constructor(connection: Connection, random: () => number = Math.random) {
+  constructor(connection: Connection, options: RequestsOptions = {}) {
+    const { random = Math.random, rights = new Rights(), stats = new RequestStats() } = options
     this.#connection = connection
     this.#random = random
+    this.rights = rights
+    this.stats = stats
   }
 
-  /** The API server's clock, ms since the epoch, as exact as a date header (a second). */
+  /** The API server's clock, ms since the epoch, as exact as a date header (a second). Our own may be set at any time: it does not count. */
   serverNowMs(): number {
-    return Date.now() + this.#clockAheadMs
+    return this.#serverEpochMs + performance.now()
   }
 
   /**
@@ -61,7 +74,7 @@ export class Requests {
         return await this.#oneByOne(request)
       } catch (error) {
         if (!(error instanceof KubeError) || request.once || request.signal?.aborted) throw error
-        if (!error.isTransient && !this.#hadRight(request, error)) throw error
+        if (!error.isTransient && (request.optional || !this.rights.mayComeBack(error))) throw error
         const backoffMs = Math.min(BACKOFF_MAX_MS, BACKOFF_MS * 2 ** attempt)
         const waitMs = Math.max(error.retryAfterMs ?? 0, backoffMs * (0.5 + this.#random()))
         if (performance.now() + waitMs > until) throw error
@@ -70,20 +83,14 @@ export class Requests {
     }
   }
 
-  /** An API server that starts forbids everything until it has read the roles: a right that was there comes back. */
-  #hadRight(request: Request, error: KubeError): boolean {
-    return refusalOf(error)?.reason === 'Forbidden' && this.#granted.has(rightOf(request))
-  }
-
   async #oneByOne(request: Request): Promise<string> {
-    if (this.#running >= CONCURRENCY) await new Promise<void>((resolve) => this.#waiting.push(resolve))
-    else this.#running++
+    const cameAt = performance.now()
+    if (this.#running >= CONCURRENCY) {
+      await new Promise<void>((resolve) => this.#waiting.push(resolve))
+      this.stats.waited('places', performance.now() - cameAt)
+    } else this.#running++
     try {
-      for (;;) {
-        const quietMs = this.#quietUntil - performance.now()
-        if (quietMs <= 0) break
-        await pause(quietMs)
-      }
+      await this.#quiet()
       return await this.#send(request)
     } finally {
       // The place goes to who waited longest, or is free.
@@ -91,6 +98,14 @@ export class Requests {
       if (next) next()
       else this.#running--
     }
+  }
+
+  /** Waits for as long as the server asked for. */
+  async #quiet(): Promise<void> {
+    const from = performance.now()
+    if (this.#quietUntil <= from) return
+    while (this.#quietUntil > performance.now()) await pause(this.#quietUntil - performance.now())
+    this.stats.waited('throttled', performance.now() - from)
   }
 
   async #send(request: Request): Promise<string> {
@@ -110,14 +125,16 @@ export class Requests {
     } catch (error) {
       // An open connection may have been dead for long, and every request on it would wait as long as this one.
       if (limit.aborted) this.#connection.reset()
+      this.stats.answered(request, 0)
       throw networkError(request, error)
     }
     const { status, headers, text } = answer
+    this.stats.answered(request, status)
     const dateMs = Date.parse(headers.date ?? '')
     // The header has whole seconds: on average it is half of one behind.
-    if (Number.isFinite(dateMs)) this.#clockAheadMs = dateMs + 500 - Date.now()
+    if (Number.isFinite(dateMs)) this.#serverEpochMs = dateMs + 500 - performance.now()
     // Whatever else it answers, also that there is no such object: it asks for the right first.
-    if (status !== 401 && status !== 403) this.#granted.add(rightOf(request))
+    if (status !== 401 && status !== 403) this.rights.granted(request)
     if (status >= 200 && status < 300) return text
     const error = answerError(request, status, headers, text)
     // The others would only be told the same.
@@ -125,10 +142,6 @@ export class Requests {
       this.#quietUntil = Math.max(this.#quietUntil, performance.now() + (error.retryAfterMs ?? FLOODED_MS))
     throw error
   }
-}
-
-function rightOf({ verb, resource, namespace = '' }: Asked): string {
-  return `${verb} ${resource} ${namespace}`
 }
 
 const METHOD = {

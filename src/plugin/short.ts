@@ -6,19 +6,43 @@ import { ACTIVITY } from '../contract/names.js'
 import type { CancelShort, ShortInput, ShortOutcome } from '../contract/run.js'
 import { createRunnerClient, jobDigest, RunnerUnreachable } from '../runner/client.js'
 import { stateFolder } from '../state-folder.js'
+import { createClusterTokenSource } from './cluster-token-source.js'
 import { createTokenSource, type TokenSource } from './token-source.js'
 
 export interface ShortJobOptions {
   /** the state folder of Firepool's worker on this machine; default as in the CLI: FIREPOOL_DIR, else in ~/.local/state */
   dir?: string
+  /**
+   * In a cluster: the token endpoint of Firepool's workers there, e.g. https://firepool-tokens.firepool.svc, which is asked in place of
+   * the state folder; default FIREPOOL_TOKEN_URL
+   */
+  tokenUrl?: string
+  /** file of a service-account token for the audience "firepool"; default FIREPOOL_TOKEN_FILE, else /var/run/secrets/firepool.dev/token */
+  tokenFile?: string
+  /** file of the CA (PEM) that signed the endpoint's certificate; default FIREPOOL_TOKEN_CA, else the system's */
+  tokenCa?: string
 }
 
 /**
  * Activities for a caller's OWN worker: with them a job declared `short` runs as a local activity of the caller's
  * workflow, without a hop over the server. Register them beside your own; or use FirepoolPlugin, which does.
  */
-export function shortJobActivities({ dir }: ShortJobOptions = {}) {
-  return createShortActivities(createTokenSource(stateFolder(dir)))
+export function shortJobActivities(options: ShortJobOptions = {}, env: NodeJS.ProcessEnv = process.env) {
+  return createShortActivities(tokenSourceOf(options, env))
+}
+
+function tokenSourceOf(
+  { dir, tokenUrl, tokenFile, tokenCa }: ShortJobOptions,
+  env: NodeJS.ProcessEnv,
+): TokenSource {
+  // Whoever names a folder means that one, whatever the environment says.
+  const url = tokenUrl ?? (dir === undefined ? env.FIREPOOL_TOKEN_URL : undefined)
+  if (!url) return createTokenSource(stateFolder(dir))
+  return createClusterTokenSource({
+    url,
+    tokenFile: tokenFile ?? (env.FIREPOOL_TOKEN_FILE || undefined),
+    caFile: tokenCa ?? (env.FIREPOOL_TOKEN_CA || undefined),
+  })
 }
 
 /** @internal */

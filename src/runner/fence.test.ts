@@ -88,6 +88,27 @@ describe('rule 1: a known job is attached to or answered', () => {
     expect(post(fence, 'j/2', { epoch: 4 })).toBe('InvalidRequest')
   })
 
+  test('not by the token of an epoch that was never bound here, nor of another lease of one that was', () => {
+    const fence = boundFence()
+    post(fence, 'j/1')
+    fence.bind(bindRequest(4), 0)
+    expect(post(fence, 'j/1', { token: 3 })).toBe('InvalidRequest')
+    expect(post(fence, 'j/1', { token: 4 })).toBe('attach')
+    for (const epoch of [1, 4]) {
+      expect(fence.isOtherLease(epoch, `lease-${epoch}`)).toBe(false)
+      expect(fence.isOtherLease(epoch, 'guessed')).toBe(true)
+    }
+  })
+
+  test('the leases that were bound are remembered in a bounded number: the oldest ask in vain', () => {
+    const fence = boundFence({ leases: 2 })
+    post(fence, 'j/1')
+    for (const epoch of [2, 3]) fence.bind(bindRequest(epoch), 0)
+    expect(post(fence, 'j/1', { token: 1 })).toBe('InvalidRequest')
+    expect(post(fence, 'j/1', { token: 2 })).toBe('attach')
+    expect(codeOf(fence.bind(bindRequest(3), 0))).toBe('ok')
+  })
+
   test('a job whose result was dropped never starts again: PodLost', () => {
     const fence = boundFence({ results: 2 })
     for (const id of ['j/1', 'j/2', 'j/3']) {

@@ -34,6 +34,8 @@ export interface FenceLimits {
   startedIds: number
   /** answers to drains kept for repeated calls */
   drains: number
+  /** leases that were bound, by epoch: past it a job of so many leases ago is only the broker's to ask for */
+  leases: number
   resultSentMs: number
   resultHoldMs: number
 }
@@ -45,6 +47,7 @@ export const FENCE_LIMITS: FenceLimits = {
   tombstones: LIMIT.tombstones,
   startedIds: 200_000,
   drains: 1_000,
+  leases: 10_000,
   resultSentMs: TIMEOUT.resultSentMs,
   resultHoldMs: TIMEOUT.resultHoldMs,
 }
@@ -112,13 +115,14 @@ export class Fence {
   /** epochs that were still to come when a job was refused under them: that answer must stay true */
   readonly #refusedAhead = new Map<string, number>()
   readonly #drains = new Map<string, DrainReply>()
+  /** the lease of each epoch that was bound to this incarnation */
+  readonly #leases = new Map<number, string>()
   #queue: string[] = []
   #running: string | null = null
   #epoch = 0
   /** the first epoch bound to this incarnation: earlier ones may have run jobs in an earlier process */
   #firstEpoch: number | null = null
   #revokedEpoch = 0
-  #leaseId: string | null = null
   #ownerHash: string | null
   #drained = false
   #retired = false
@@ -167,7 +171,8 @@ export class Fence {
     if (request.epoch > this.#epoch) {
       this.#epoch = request.epoch
       this.#firstEpoch ??= request.epoch
-      this.#leaseId = request.leaseId
+      this.#leases.set(request.epoch, request.leaseId)
+      if (this.#leases.size > this.#limits.leases) dropOldest(this.#leases)
       this.#ownerHash = request.ownerHash
       this.#idleSinceMs = nowMs
     }
@@ -191,7 +196,7 @@ export class Fence {
         { reason: 'AnotherOwner' },
       )
     if (this.state === 'draining') return this.#revokedProblem()
-    const sameLease = request.epoch === this.#epoch && request.leaseId === this.#leaseId
+    const sameLease = request.epoch === this.#epoch && request.leaseId === this.#leases.get(this.#epoch)
     const newer = request.epoch > Math.max(this.#epoch, this.#earlier?.epoch ?? 0)
     if (request.epoch <= this.#revokedEpoch || !(sameLease || newer)) return this.#revokedProblem()
     return undefined
@@ -387,9 +392,10 @@ export class Fence {
     return current ? undefined : this.#revokedProblem()
   }
 
-  /** Whether a lease under the current epoch is not the one that the pod is bound to: its id is what makes a grant hard to guess. */
+  /** Whether a lease is not the one that was bound to the pod under this epoch: its id is what makes a grant hard to guess. */
   isOtherLease(epoch: number, leaseId: string): boolean {
-    return epoch === this.#epoch && this.#leaseId !== null && leaseId !== this.#leaseId
+    const bound = this.#leases.get(epoch)
+    return bound !== undefined && leaseId !== bound
   }
 
   /** Whether the pod accepts a promotion: not when it is about to go. */
@@ -451,7 +457,8 @@ export class Fence {
 
   #accessProblem(job: Accepted, tokenEpoch: number | null): Problem | undefined {
     // A later grant of this pod was its owner's too, also one that is over by now: a run that was reset may hold no other.
-    if (tokenEpoch === null || (tokenEpoch >= job.epoch && tokenEpoch <= this.#epoch)) return undefined
+    // An epoch that was never bound here has no lease whose id could have been compared: anybody could name it.
+    if (tokenEpoch === null || (tokenEpoch >= job.epoch && this.#leases.has(tokenEpoch))) return undefined
     return problem(
       'InvalidRequest',
       `Job ${job.jobId} started under epoch ${job.epoch}; the token is for epoch ${tokenEpoch}. Use the token of the grant that the job was sent with.`,
@@ -525,7 +532,7 @@ export class Fence {
   }
 }
 
-function dropOldest(all: Map<string, unknown> | Set<string>): void {
+function dropOldest(all: Map<unknown, unknown> | Set<unknown>): void {
   for (const oldest of all.keys()) {
     all.delete(oldest)
     return

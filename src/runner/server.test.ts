@@ -257,6 +257,17 @@ describe('tokens', () => {
     expect((await world.broker.status()).useSeq).toBe(0)
   })
 
+  test('of a guessed lease do not see the jobs of one that is over', async () => {
+    await world.run(SPEC, { jobId: 's/1' })
+    await world.bind(2)
+    const request = { v: 1 as const, jobId: 's/1', digest: jobDigest(SPEC), epoch: 1, spec: SPEC }
+    expect((await world.lease(1).jobs(request)).kind).toBe('result')
+    const other = createRunnerClient(world.runner.address, () => world.sign(world.pod, 'lease', 1, 'guessed'))
+    const refused = { code: 'InvalidRequest', details: { reason: 'TokenForAnotherLease' } }
+    expect(await refusal(other.jobs(request))).toMatchObject(refused)
+    expect(await refusal(other.cancel('s/1'))).toMatchObject(refused)
+  })
+
   test('of an epoch that is over do not touch files', async () => {
     await world.lease(1).putFile('a', Buffer.from('x'))
     await world.bind(2)

@@ -45,7 +45,7 @@ export async function serveTokens(dir: string, signer: Signer): Promise<() => Pr
     )
   // A process may have had our number before.
   rmSync(path, { force: true })
-  const server = createServer((req, res) => void answer(req, res, signer))
+  const server = createServer(tokenHandler(signer))
   await new Promise<void>((resolve, reject) => {
     server.once('error', reject)
     server.listen(path, () => resolve())
@@ -75,11 +75,35 @@ function exists(pid: number): boolean {
   }
 }
 
-async function answer(req: IncomingMessage, res: ServerResponse, signer: Signer): Promise<void> {
-  const refuse = (p: Problem) => send(res, HTTP_STATUS[p.code] ?? 400, { v: 1, problem: p })
+/** Whether who asks may have tokens at all; null: yes. Never rejects. */
+export type Admission = (req: IncomingMessage) => Promise<Refusal | null>
+
+export interface Refusal {
+  /** of HTTP */
+  status: number
+  problem: Problem
+}
+
+/** Answers requests for tokens. @param admit is asked first; default: whoever reaches it may ask */
+export function tokenHandler(
+  signer: Signer,
+  admit: Admission = () => Promise.resolve(null),
+): (req: IncomingMessage, res: ServerResponse) => void {
+  return (req, res) => void answer(req, res, signer, admit)
+}
+
+async function answer(
+  req: IncomingMessage,
+  res: ServerResponse,
+  signer: Signer,
+  admit: Admission,
+): Promise<void> {
+  const refuse = (p: Problem, status: number = HTTP_STATUS[p.code]) => send(res, status, { v: 1, problem: p })
   try {
     if (req.method !== 'POST' || req.url !== '/token')
       return refuse(problem('InvalidRequest', 'the token endpoint takes POST /token'))
+    const refusal = await admit(req)
+    if (refusal) return refuse(refusal.problem, refusal.status)
     const asked = tokenRequest(await bodyOf(req))
     if (asked === null)
       return refuse(problem('InvalidRequest', 'a token is asked for with { v: 1, pod, epoch, leaseId }'))

@@ -1,15 +1,21 @@
 /**
  * deploy/kubernetes at work: applied to a real API server, its worker started from its own Deployment with the rights of its own
- * account and no more, against a real Temporal server. The worker's pod and the runners' are processes of this machine.
+ * account and no more, against a real Temporal server. The worker's pod and the runners' are processes of this machine. A caller's own
+ * worker has what its pod would have: a token of its service account, which a kubelet mounts where it projects one.
  */
 import { execFile } from 'node:child_process'
 import { copyFile, cp, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
+import { Client, Connection } from '@temporalio/client'
+import { NativeConnection, Worker } from '@temporalio/worker'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { stringify } from 'yaml'
+import { FirepoolPlugin } from '../../dist/plugin/index.js'
 import { startDevServer, type TemporalServer } from '../../dist/server/dev-server.js'
+import { createClusterTokenSource } from '../../src/plugin/cluster-token-source.js'
 import { freePort } from '../../src/server/free-port.js'
 import { type Ended, startCli } from '../support/cli.js'
 import { type ControlPlane, kubeconfigOfAccount, startControlPlane } from '../support/control-plane.js'
@@ -25,6 +31,8 @@ const PACKAGE = '/opt/firepool/node_modules/firepool'
 const ACCOUNT = 'system:serviceaccount:firepool:firepool-worker'
 const DEPLOYMENT = '/apis/apps/v1/namespaces/firepool/deployments/firepool-worker'
 
+const base64 = (text: string) => Buffer.from(text).toString('base64')
+
 const obstacle = await clusterObstacle()
 
 describe.skipIf(obstacle)(orSkipped('deploy/kubernetes at work', obstacle), () => {
@@ -34,6 +42,7 @@ describe.skipIf(obstacle)(orSkipped('deploy/kubernetes at work', obstacle), () =
   let kubelet: ProcessKubelet
   let objects: KubeObject[]
   let healthPort: number
+  let tokenPort: number
   let workers: Pods
   let jobs: Pods
 
@@ -43,6 +52,7 @@ describe.skipIf(obstacle)(orSkipped('deploy/kubernetes at work', obstacle), () =
     cluster = await startControlPlane({ kwok: false, namespace: 'tests' })
     kubelet = await startProcessKubelet(cluster, { image: { [PACKAGE]: ROOT } })
     healthPort = await freePort()
+    tokenPort = await freePort()
     workers = new Pods(cluster.api, 'firepool')
     jobs = new Pods(cluster.api, 'firepool-jobs')
     objects = await renderOverlay()
@@ -66,13 +76,14 @@ describe.skipIf(obstacle)(orSkipped('deploy/kubernetes at work', obstacle), () =
     })
     const kustomization = {
       resources: ['../../base'],
+      components: ['../../components/short-jobs'],
       replicas: [{ name: 'firepool-worker', count: 1 }],
       configMapGenerator: [
         {
           name: 'firepool-temporal',
           namespace: 'firepool',
           behavior: 'merge',
-          literals: [`TEMPORAL_ADDRESS=${temporal.address}`],
+          literals: [`TEMPORAL_ADDRESS=${temporal.address}`, 'FIREPOOL_TOKEN_CALLERS=agents/trainer'],
         },
       ],
       patches: [
@@ -82,9 +93,11 @@ describe.skipIf(obstacle)(orSkipped('deploy/kubernetes at work', obstacle), () =
             ofContainer('command', ['node', `${PACKAGE}/dist/cli/main.js`]),
             // All pods share the ports of one machine.
             ofContainer('args/2', String(healthPort), 'replace'),
-            ofContainer('ports/0/containerPort', healthPort, 'replace'),
+            // That of the component stands before it.
+            ofContainer('ports/1/containerPort', healthPort, 'replace'),
             // Where a container has its account's token is a mount, which a process has not.
             ofContainer('env/-', { name: 'KUBECONFIG', value: join(folder, 'account.kubeconfig') }),
+            ofContainer('env/-', { name: 'FIREPOOL_TOKEN_PORT', value: String(tokenPort) }),
           ]),
         },
       ],
@@ -129,6 +142,30 @@ describe.skipIf(obstacle)(orSkipped('deploy/kubernetes at work', obstacle), () =
     await succeeds(['pool', 'apply', '--file', file])
   }
 
+  /** The Secret of the token endpoint, as cert-manager makes one. */
+  function tokenCertificate(): KubeObject {
+    const { cert, key } = cluster.authority.issue('firepool-tokens.firepool.svc')
+    const data = { 'tls.crt': base64(cert), 'tls.key': base64(key) }
+    const metadata = { name: 'firepool-token-tls', namespace: 'firepool' }
+    return { apiVersion: 'v1', kind: 'Secret', type: 'kubernetes.io/tls', metadata, data }
+  }
+
+  /** A file with a token of an account, made if need be, as a projected volume has it. */
+  async function accountToken(account: string, audience: string): Promise<string> {
+    const accounts = '/api/v1/namespaces/agents/serviceaccounts'
+    if ((await cluster.api.status(`${accounts}/${account}`)) !== 200)
+      await cluster.api.post(accounts, { metadata: { name: account } })
+    const spec = { audiences: [audience], expirationSeconds: 600 }
+    const { status } = await cluster.api.post(`${accounts}/${account}/token`, {
+      apiVersion: 'authentication.k8s.io/v1',
+      kind: 'TokenRequest',
+      spec,
+    })
+    const file = join(folder, `${account}-${audience.replace(/\W/g, '')}`)
+    await writeFile(file, status.token)
+    return file
+  }
+
   const poolOf = (name: string, profile: object = {}) => ({
     name,
     budget: 1,
@@ -138,8 +175,9 @@ describe.skipIf(obstacle)(orSkipped('deploy/kubernetes at work', obstacle), () =
 
   test('without its key the worker does not start, and the kubelet says which Secret is missing', async () => {
     // The rights come last: what is missing without them is a test of its own.
-    for (const object of objects.filter(({ kind }) => kind !== 'RoleBinding'))
-      await create(cluster.api, object)
+    const first = objects.filter(({ kind }) => kind === 'Namespace')
+    const others = objects.filter(({ kind }) => kind !== 'Namespace' && kind !== 'RoleBinding')
+    for (const object of [...first, tokenCertificate(), ...others]) await create(cluster.api, object)
     const config = await kubeconfigOfAccount(cluster, 'firepool', 'firepool-worker')
     await copyFile(config, join(folder, 'account.kubeconfig'))
     const message = await until('the container is refused', async () => {
@@ -197,6 +235,98 @@ describe.skipIf(obstacle)(orSkipped('deploy/kubernetes at work', obstacle), () =
     for (const { metadata } of items) expect(metadata.labels['firepool.dev/pool']).toBe('cpu')
   })
 
+  describe("a caller's own worker in the cluster", () => {
+    const LEASE = { pod: 'p', epoch: 1, leaseId: 'l' }
+    let tokenUrl: string
+    let tokenCa: string
+    beforeAll(async () => {
+      await cluster.api.post('/api/v1/namespaces', { metadata: { name: 'agents' } })
+      tokenUrl = `https://127.0.0.1:${tokenPort}`
+      tokenCa = join(folder, 'token-ca.crt')
+      await writeFile(tokenCa, cluster.authority.cert)
+    })
+
+    test('gets tokens of its leases by its service account: its short jobs are local activities', async () => {
+      const plugin = new FirepoolPlugin({
+        tokenUrl,
+        tokenCa,
+        tokenFile: await accountToken('trainer', 'firepool'),
+      })
+      const connection = await NativeConnection.connect({ address: temporal.address })
+      const worker = await Worker.create({
+        connection,
+        taskQueue: 'agents',
+        workflowsPath: fileURLToPath(new URL('../support/callers.ts', import.meta.url)),
+        plugins: [plugin],
+      })
+      const client = new Client({ connection: await Connection.connect({ address: temporal.address }) })
+      const jobs = [1, 2, 3].map((n) => ({ command: `echo ${n} >> f; cat f`, short: true }))
+      const args = [{ pool: 'cpu', jobs }]
+      const workflowId = 'agents/short'
+      const ran = await worker.runUntil(
+        client.workflow.execute('loop', { taskQueue: 'agents', workflowId, args }),
+      )
+      const outputs = (ran as { result: { stdout: string } }[]).map(({ result }) => result.stdout)
+      expect(outputs).toEqual(['1\n', '1\n2\n', '1\n2\n3\n'])
+      const { events } = await client.workflow.getHandle(workflowId).fetchHistory()
+      const text = JSON.stringify(events)
+      expect(text).toContain('core_local_activity')
+      expect(events!.filter(({ activityTaskScheduledEventAttributes: scheduled }) => scheduled)).toEqual([])
+      // Neither the account's token nor the lease's: both are base64url of JSON.
+      expect(text).not.toMatch(/eyJ2IjoxLCJwb2Qi|eyJhbGci|Bearer/)
+      await connection.close()
+    })
+
+    test('whom the operator has not listed, and tokens for others, get none; no log has any token', async () => {
+      const ask = async (account: string, audience: string) => {
+        const tokenFile = await accountToken(account, audience)
+        const source = createClusterTokenSource({ url: tokenUrl, caFile: tokenCa, tokenFile })
+        return source(LEASE).then(
+          () => 'a token',
+          (error: Error) => error.message,
+        )
+      }
+      expect(await ask('trainer', 'firepool')).toBe('a token')
+      expect(await ask('other', 'firepool')).toMatch(/refused \(403\).*agents:other may not have tokens/)
+      expect(await ask('trainer', 'https://kubernetes.default.svc')).toMatch(/refused \(401\)/)
+      // Signed by nobody: the API server is asked, and does not know it.
+      const [head, payload] = (await readFile(await accountToken('trainer', 'firepool'), 'utf8')).split('.')
+      const forged = join(folder, 'forged')
+      await writeFile(forged, `${head}.${payload}.${base64('x'.repeat(256))}`)
+      const source = createClusterTokenSource({ url: tokenUrl, caFile: tokenCa, tokenFile: forged })
+      await expect(source({ ...LEASE, leaseId: 'forged' })).rejects.toThrow(/refused \(401\).*does not know/)
+      const [pod] = await workerPods()
+      expect(kubelet.log('firepool', pod.metadata.name)).not.toMatch(/eyJ/)
+    })
+  })
+
+  test('its metrics: pods by pool and phase, how fresh that is, what it asked for and what was refused', async () => {
+    const read = async () => {
+      const answer = await fetch(`http://127.0.0.1:${healthPort}/metrics`)
+      expect(answer.headers.get('content-type')).toMatch(/^text\/plain; version=0\.0\.4/)
+      const lines = (await answer.text()).split('\n').filter((line) => line !== '' && !line.startsWith('#'))
+      return new Map(lines.map((line) => [line.replace(/ \S+$/, ''), Number(/ (\S+)$/.exec(line)![1])]))
+    }
+    await until('the pods are counted as they are', async () => {
+      const { items } = await cluster.api.get(jobs.path)
+      return (await read()).get('firepool_pods{pool="cpu",phase="ready"}') === items.length
+    })
+    const metrics = await read()
+    expect(metrics.get('firepool_worker_ready')).toBe(1)
+    expect(metrics.get('firepool_pod_watch_age_seconds{namespace="firepool-jobs"}')).toBeLessThan(90)
+    const asked = (verb: string, resource: string, code: string) =>
+      metrics.get(`firepool_kubernetes_requests_total{verb="${verb}",resource="${resource}",code="${code}"}`)
+    const ofAudit = (await cluster.requests(ACCOUNT)).filter(
+      ({ verb, resource, code }) => verb === 'create' && resource === 'pods' && code === 201,
+    )
+    // A busy server may have made a pod for a request that the worker had given up by then: it finds it at its next try.
+    expect(asked('create', 'pods', '201')).toBeGreaterThan(0)
+    expect(asked('create', 'pods', '201')).toBeLessThanOrEqual(ofAudit.length)
+    expect(asked('list', 'pods', '403')).toBeGreaterThan(0)
+    expect(asked('create', 'tokenreviews', '201')).toBeGreaterThan(0)
+    expect(metrics.get('firepool_token_requests_total{code="403"}')).toBe(1)
+  })
+
   test('an image is pulled ahead; a failure has its last words; a pool that is deleted leaves nothing', async () => {
     await apply([poolOf('ahead', { prePull: true })])
     const sets = '/apis/apps/v1/namespaces/firepool-jobs/daemonsets'
@@ -206,9 +336,11 @@ describe.skipIf(obstacle)(orSkipped('deploy/kubernetes at work', obstacle), () =
     await apply([poolOf('ahead', { prePull: true, env: { NEW: '1' } })])
     await until('that of the next generation too', async () => (await generation()) !== first)
 
-    await apply([poolOf('broken', { prepare: ['sh', '-c', 'echo no such wheel; exit 1'] })])
     const silent = { name: 'runner', command: ['sh', '-c', 'exit 3'] }
-    await apply([poolOf('silent', { template: { spec: { containers: [silent] } } })])
+    await apply([
+      poolOf('broken', { prepare: ['sh', '-c', 'echo no such wheel; exit 1'] }),
+      poolOf('silent', { template: { spec: { containers: [silent] } } }),
+    ])
     const tells = async (pool: string, text: string) =>
       (await succeeds(['pool', 'describe', pool, '--json'])).includes(text)
     await until('the failure is told with its last words', () => tells('broken', 'no such wheel'))

@@ -1,5 +1,5 @@
 import { createServer, type Server } from 'node:https'
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from 'vitest'
 import type { ControlPlane } from '../support/control-plane.js'
 import { GPU_RESOURCE } from '../support/control-plane-objects.js'
 import { Observer, orderOf, startCluster } from '../support/kubernetes-world.js'
@@ -89,6 +89,55 @@ describe.skipIf(obstacle)(orSkipped('failures of pods', obstacle), () => {
     test('StartTimeout, when nobody knows why', async () => {
       const pod = await ordered({ 'ready-after': '600s' }, { startTimeoutMs: 3_000 })
       expect(await worker.failed(pod)).toMatchObject({ reason: 'StartTimeout' })
+      await removed(pod)
+    })
+  })
+
+  describe('clocks that are hours apart', () => {
+    const HOURS_MS = 5 * 3_600_000
+    afterEach(() => vi.restoreAllMocks())
+
+    test.each([
+      ['behind', -HOURS_MS],
+      ['ahead', HOURS_MS],
+    ])('a worker whose clock is %s of the API server: ages are right', async (_, byMs) => {
+      const now = Date.now
+      vi.spyOn(Date, 'now').mockImplementation(() => now() + byMs)
+      const pod = await ordered({ 'ready-after': '2s' }, { startTimeoutMs: 60_000 })
+      expect((await worker.ready(pod)).phase).toBe('ready')
+      const late = await ordered({ 'ready-after': '600s' }, { startTimeoutMs: 3_000 })
+      expect(await worker.failed(late)).toMatchObject({ reason: 'StartTimeout' })
+      await worker.backend.remove([pod, late])
+    })
+
+    test.each([
+      ['behind', -HOURS_MS],
+      ['ahead', HOURS_MS],
+    ])('a node whose clock is %s: what it dates changes nothing', async (_, byMs) => {
+      const pod = await readyOn('gpu-3', { startTimeoutMs: 60_000 })
+      const at = new Date(Date.now() + byMs).toISOString().replace(/\.\d+/, '')
+      const { status } = await cluster.api.get(podPath(pod))
+      const before = worker.seen.length
+      const dated = (list: object[]) => list.map((entry) => ({ ...entry, lastTransitionTime: at }))
+      const patched = await cluster.api.patch(`${podPath(pod)}/status`, {
+        status: {
+          startTime: at,
+          conditions: dated(status.conditions),
+          containerStatuses: status.containerStatuses.map((container: object) => ({
+            ...container,
+            state: { running: { startedAt: at } },
+          })),
+        },
+      })
+      expect(patched.status.startTime).toBe(at)
+      const { resourceVersion } = patched.metadata
+      // Another pod comes after it in the watch: what its dates meant was told by then.
+      await removed(await readyOn('gpu-2'))
+      expect(Number((await cluster.api.get(podPath(pod))).metadata.resourceVersion)).toBeGreaterThanOrEqual(
+        Number(resourceVersion),
+      )
+      expect(worker.seen.slice(before).filter((seen) => seen.pod === pod)).toEqual([])
+      expect(worker.last(pod)).toMatchObject({ phase: 'ready' })
       await removed(pod)
     })
   })

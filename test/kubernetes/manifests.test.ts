@@ -1,8 +1,10 @@
 /** deploy/kubernetes, rendered as `kubectl apply -k` does it and taken by a real API server; and that its parts fit each other. */
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { cp, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { parse } from 'yaml'
+import { parse, stringify } from 'yaml'
 import { readPoolFile } from '../../dist/cli/pool-file.js'
 import { type KubernetesProfile, RUNNER_PORT } from '../../dist/contract/index.js'
 import { podBody } from '../../src/kubernetes/pod-template.js'
@@ -26,13 +28,30 @@ describe.skipIf(obstacle)(orSkipped('deploy/kubernetes', obstacle), () => {
   let cluster: ControlPlane
   let base: KubeObject[]
   let kind: KubeObject[]
+  let short: KubeObject[]
   beforeAll(async () => {
     cluster = await startControlPlane({ nodes: 0, kwok: false, namespace: 'tests' })
     base = await render(join(DEPLOY, 'base'))
     kind = await render(join(DEPLOY, 'overlays/kind'))
+    short = await renderWith('short-jobs')
     for (const object of base) await create(cluster.api, object)
   })
   afterAll(() => cluster?.stop())
+
+  /** The base with a component beside it, as an overlay has it. */
+  async function renderWith(component: string): Promise<KubeObject[]> {
+    const folder = await mkdtemp(join(tmpdir(), 'firepool-manifests-'))
+    try {
+      await cp(DEPLOY, folder, { recursive: true })
+      const resources = ['../../base']
+      const kustomization = { resources, components: [`../../components/${component}`] }
+      await mkdir(join(folder, 'overlays/test'))
+      await writeFile(join(folder, 'overlays/test/kustomization.yaml'), stringify(kustomization))
+      return await render(join(folder, 'overlays/test'))
+    } finally {
+      await rm(folder, { recursive: true })
+    }
+  }
 
   const find = (objects: KubeObject[], what: string, name: string): KubeObject => {
     const found = objects.find((object) => object.kind === what && object.metadata.name === name)
@@ -58,6 +77,10 @@ describe.skipIf(obstacle)(orSkipped('deploy/kubernetes', obstacle), () => {
       // A namespace that a dry run does not make is missing for what is in it.
       await create(cluster.api, find(kind, 'Namespace', 'temporal'))
       for (const object of kind) await create(cluster.api, object, true)
+    })
+
+    test('the base with short jobs', async () => {
+      for (const object of short) await create(cluster.api, object, true)
     })
 
     test.each(SAMPLES)('samples/%s', async (file) => {
@@ -140,6 +163,40 @@ describe.skipIf(obstacle)(orSkipped('deploy/kubernetes', obstacle), () => {
       expect(find(base, 'Deployment', 'firepool-worker').metadata.namespace).toBe('firepool')
       const ofWorkers = policies.filter(({ metadata }) => metadata.namespace === 'firepool')
       expect(ofWorkers.map(({ spec }) => spec)).toEqual([{ podSelector: {}, policyTypes: ['Ingress'] }])
+    })
+
+    test('short jobs: callers reach the port that the worker serves, its Service finds it, and the runners', () => {
+      const [container] = find(short, 'Deployment', 'firepool-worker').spec.template.spec.containers
+      const env = (name: string) => container.env.find((e: KubeObject) => e.name === name).value
+      const ports = container.ports.map(({ name, containerPort }: KubeObject) => [
+        name,
+        String(containerPort),
+      ])
+      expect(ports).toContainEqual(['tokens', env('FIREPOOL_TOKEN_PORT')])
+      const mount = container.volumeMounts.find((m: KubeObject) => m.mountPath === env('FIREPOOL_TOKEN_TLS'))
+      expect(mount).toMatchObject({ name: 'token-tls', readOnly: true })
+      const { spec } = find(short, 'Service', 'firepool-tokens')
+      expect(spec).toEqual({
+        selector: worker().metadata.labels,
+        ports: [{ name: 'tokens', port: 443, targetPort: 'tokens' }],
+      })
+      const from = [{ namespaceSelector: { matchLabels: { 'firepool.dev/callers': 'true' } } }]
+      expect(find(short, 'NetworkPolicy', 'callers-reach-tokens').spec).toEqual({
+        podSelector: { matchLabels: worker().metadata.labels },
+        policyTypes: ['Ingress'],
+        ingress: [{ from, ports: [{ protocol: 'TCP', port: 'tokens' }] }],
+      })
+      expect(find(short, 'NetworkPolicy', 'callers-reach-runners').spec).toEqual({
+        podSelector: { matchLabels: { 'app.kubernetes.io/managed-by': 'firepool' } },
+        policyTypes: ['Ingress'],
+        ingress: [{ from, ports: [{ protocol: 'TCP', port: RUNNER_PORT }] }],
+      })
+      const more = short.filter(
+        ({ kind, metadata }) => !base.some((o) => o.kind === kind && o.metadata.name === metadata.name),
+      )
+      expect(more.filter(({ kind }) => kind === 'ClusterRole').map(({ rules }) => rules)).toEqual([
+        [{ apiGroups: ['authentication.k8s.io'], resources: ['tokenreviews'], verbs: ['create'] }],
+      ])
     })
 
     test('probes, port and arguments; the budget for disruptions finds the workers', () => {

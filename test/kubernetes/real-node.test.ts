@@ -50,13 +50,12 @@ const ask = async (pod: KubeObject) =>
 const hasAddress = (ip: string) =>
   Object.values(networkInterfaces()).some((all) => all?.some(({ address }) => address === ip))
 
-/** Of nodes of ours, in whichever hierarchy. */
-const controlGroups = () =>
+/** Whether a node's control group is there, in whichever hierarchy. Other tests have nodes of their own meanwhile. */
+const hasControlGroup = (cgroup: string) =>
   readdirSync('/sys/fs/cgroup', { withFileTypes: true })
     .filter((entry) => entry.isDirectory())
     .flatMap(({ name }) => [name, ...readdirSync(`/sys/fs/cgroup/${name}`)])
-    .filter((name) => /^firepool-[0-9a-f]{8}$/.test(name))
-    .sort()
+    .includes(cgroup)
 
 const serves = (pod: KubeObject) =>
   ask(pod).then(
@@ -231,24 +230,22 @@ describe.skipIf(obstacle)(orSkipped('a real node', obstacle), () => {
   })
 
   test('when who started it is killed, nothing of it is left', async () => {
-    const before = controlGroups()
     const holder = startScript(HOLD, ['node'], { ...process.env, NODE_OPTIONS: '--import tsx' })
     await holder.until('stdout', '\n')
-    const { folders, ip } = JSON.parse(holder.stdout()) as { folders: string[]; ip: string }
+    type Held = { folders: string[]; ip: string; cgroup: string }
+    const { folders, ip, cgroup } = JSON.parse(holder.stdout()) as Held
     const processes = () => folders.flatMap(processesWith)
     expect(hasAddress(ip)).toBe(true)
-    const made = controlGroups().filter((name) => !before.includes(name))
-    expect(made.length).toBeGreaterThan(0)
+    expect(hasControlGroup(cgroup)).toBe(true)
     expect(processes().length).toBeGreaterThan(5)
     holder.kill('SIGKILL')
     await waitUntil('its processes are gone', () => processes().length === 0)
     await waitUntil('its network is gone', () => !hasAddress(ip))
-    await waitUntil('its control groups are gone', () => !controlGroups().some((name) => made.includes(name)))
+    await waitUntil('its control groups are gone', () => !hasControlGroup(cgroup))
     await waitUntil('its files are gone', () => !folders.some(existsSync))
   })
 
   test('when the node is stopped, nothing of it is left', async () => {
-    const before = controlGroups()
     const other = await startRealNode(cluster, { name: 'real-1', gpus: 0 })
     await pods.create(
       server('last', {
@@ -260,13 +257,12 @@ describe.skipIf(obstacle)(orSkipped('a real node', obstacle), () => {
     expect(await serves(pod)).toBe(true)
     expect(processesWith('mark-of-real-node').length).toBeGreaterThan(0)
     expect(hasAddress(other.ip)).toBe(true)
-    const made = controlGroups().filter((name) => !before.includes(name))
-    expect(made.length).toBeGreaterThan(0)
+    expect(hasControlGroup(other.cgroup)).toBe(true)
     await other.stop()
     expect(processesWith('mark-of-real-node')).toEqual([])
     expect(processesWith(other.folder)).toEqual([])
     expect(hasAddress(other.ip)).toBe(false)
-    expect(controlGroups().filter((name) => made.includes(name))).toEqual([])
+    expect(hasControlGroup(other.cgroup)).toBe(false)
     expect(existsSync(other.folder)).toBe(false)
   })
 })

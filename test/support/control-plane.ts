@@ -73,6 +73,13 @@ export interface ControlPlane {
   /** A kubelet of a fake node that was silenced comes back. */
   reviveNode(name: string): Promise<void>
   apiServer: ApiServer
+  /**
+   * Ends by itself in a real cluster when it cannot renew its lease of leadership, and is started again; here it has none. One that went on
+   * over a long outage would take all nodes for lost in its first look at what is a minute old.
+   */
+  controllerManager: { stop(): Promise<void>; start(): void }
+  /** Forgets all history up to now, as etcd does by itself every five minutes: what is older than that cannot be watched from any more. */
+  compact(): Promise<void>
   /** Ends the processes and removes the folder. */
   stop(): Promise<void>
 }
@@ -119,7 +126,7 @@ async function start(
   const admin = authority.issue('admin', { organization: 'system:masters' })
   const kubeconfigPath = await writeKubeconfig(cluster, 'admin', identityOf(admin), namespace)
   const api = new KubeApi({ url, ca: authority.cert, ...admin })
-  await startControllers(parts, keeper, cluster, authority)
+  const controllerManager = await startControllers(parts, keeper, cluster, authority)
   const token = await createObjects(api, options.workerRules ?? WORKER_RULES, namespace)
   if (kwok) await startKwok(parts, keeper, cluster, authority)
   const workerKubeconfigPath = await writeKubeconfig(cluster, 'worker', { token }, namespace)
@@ -146,11 +153,24 @@ async function start(
     silenceNode: (name) => playedBy(name, null),
     reviveNode: (name) => playedBy(name, PLAYED_BY.kwok),
     apiServer,
+    controllerManager,
+    compact: () => compact(etcdUrl),
     async stop() {
       api.close()
       await keeper.close()
     },
   }
+}
+
+/** By etcd's own JSON API. */
+async function compact(etcdUrl: string): Promise<void> {
+  const call = async (path: string, body: object) => {
+    const answer = await fetch(`${etcdUrl}/v3/${path}`, { method: 'POST', body: JSON.stringify(body) })
+    if (!answer.ok) throw new Error(`etcd ${path}: ${answer.status} ${await answer.text()}`)
+    return (await answer.json()) as { header: { revision: string } }
+  }
+  const { header } = await call('kv/range', { key: Buffer.from('x').toString('base64') })
+  await call('kv/compaction', { revision: header.revision, physical: true })
 }
 
 interface Cluster {
@@ -224,8 +244,11 @@ export function kubeconfigFor(
   return writeKubeconfig({ url, ca: authority.cert, folder }, file, identityOf(identity))
 }
 
-/** Go programs want to know where home is; ours has settings that are none of their business. */
-const environment = (folder: string) => ({ PATH: '/usr/bin:/bin', HOME: folder })
+/**
+ * Go programs want to know where home is; ours has settings that are none of their business. An API server that is asked to end waits ten
+ * seconds for its watches, and nothing that it has written is read again.
+ */
+const asPart = (folder: string) => ({ env: { PATH: '/usr/bin:/bin', HOME: folder }, disposable: true })
 
 /** @returns the URL of its clients */
 function startEtcd(parts: ControlPlaneParts, keeper: Keeper): Promise<string> {
@@ -233,7 +256,7 @@ function startEtcd(parts: ControlPlaneParts, keeper: Keeper): Promise<string> {
     const name = `etcd-${clients}`
     const part = keeper.start(parts.etcd, etcdArguments(join(keeper.folder, name), clients!, peers!), {
       name,
-      env: environment(keeper.folder),
+      ...asPart(keeper.folder),
     })
     const url = `http://${HOST}:${clients}`
     await untilServing('etcd', part, ADDRESS_IN_USE, async () => {
@@ -254,7 +277,7 @@ async function startApiServer(
   const startOn = async (port: number): Promise<Part> => {
     const part = keeper.start(parts['kube-apiserver'], apiServerArguments(keeper.folder, port, etcdUrl), {
       name: `apiserver-${port}`,
-      env: environment(keeper.folder),
+      ...asPart(keeper.folder),
     })
     const api = new KubeApi({ url: `https://${HOST}:${port}`, ca: authority.cert, ...credentials })
     await untilServing(
@@ -285,16 +308,15 @@ async function startControllers(
   keeper: Keeper,
   cluster: Cluster,
   authority: Authority,
-): Promise<void> {
+): Promise<ControlPlane['controllerManager']> {
   const { folder } = keeper
-  const env = environment(folder)
+  const shared = asPart(folder)
   const configFor = (name: string) =>
     writeKubeconfig(cluster, name, identityOf(authority.issue(`system:${name}`)))
   const manager = 'kube-controller-manager'
-  keeper.start(parts[manager], controllerManagerArguments(folder, await configFor(manager)), {
-    name: manager,
-    env,
-  })
+  const args = controllerManagerArguments(folder, await configFor(manager))
+  const startManager = () => keeper.start(parts[manager], args, { name: manager, ...shared })
+  let part = startManager()
   const scheduler = 'kube-scheduler'
   const config = join(folder, 'scheduler.json')
   await writeFile(
@@ -307,7 +329,13 @@ async function startControllers(
       clientConnection: { kubeconfig: await configFor(scheduler), qps: 1000, burst: 2000 },
     }),
   )
-  keeper.start(parts[scheduler], [`--config=${config}`, '--secure-port=0'], { name: scheduler, env })
+  keeper.start(parts[scheduler], [`--config=${config}`, '--secure-port=0'], { name: scheduler, ...shared })
+  return {
+    stop: () => part.stop(),
+    start() {
+      part = startManager()
+    },
+  }
 }
 
 async function startKwok(
@@ -320,7 +348,7 @@ async function startKwok(
   const kubeconfig = await writeKubeconfig(cluster, 'kwok', identityOf(identity))
   await withFreePorts(1, async ([port]) => {
     const args = kwokArguments({ folder: keeper.folder, kubeconfig, stages: STAGES, port: port! })
-    const part = keeper.start(parts.kwok, args, { name: `kwok-${port}`, env: environment(keeper.folder) })
+    const part = keeper.start(parts.kwok, args, { name: `kwok-${port}`, ...asPart(keeper.folder) })
     const url = `https://${HOST}:${port}`
     const api = new KubeApi({ url, ca: authority.cert } satisfies KubeCredentials)
     await untilServing('kwok', part, ADDRESS_IN_USE, async () => (await api.status('/healthz')) === OK)

@@ -1,4 +1,5 @@
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { closeSync, openSync, readFileSync } from 'node:fs'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -11,21 +12,25 @@ const run = promisify(execFile)
 const GRACE_MS = 10_000
 
 /**
- * Reads which process groups there are. When its input ends without "done", our process is gone: the groups get SIGTERM,
- * after $2 tenths of a second SIGKILL, the script $3 is run, and the folder $1 is removed, again and again until what was killed
+ * Reads which process groups there are, those to be killed at once apart. When its input ends without "done", our process is gone:
+ * these get SIGKILL, the others SIGTERM, and SIGKILL after $2 tenths of a second; the script $3 is run, and the folder $1 is removed, again and again until what was killed
  * has let go of it.
  * It says `kill -s TERM` because Debian's sh refuses `kill -TERM -- -1234`.
  */
 const SCRIPT = `
-groups=
+groups= killed=
 while read -r word group; do
   case "$word" in
     keep) groups="$groups $group" ;;
-    forget) left=; for g in $groups; do [ "$g" = "$group" ] || left="$left $g"; done; groups=$left ;;
+    kill) killed="$killed $group" ;;
+    forget)
+      left=; for g in $groups; do [ "$g" = "$group" ] || left="$left $g"; done; groups=$left
+      left=; for g in $killed; do [ "$g" = "$group" ] || left="$left $g"; done; killed=$left ;;
     done) exit 0 ;;
   esac
 done
 all() { for g in $groups; do kill -s "$1" -- "-$g" 2>/dev/null; done; }
+for g in $killed; do kill -s KILL -- "-$g" 2>/dev/null; done
 alive() { for g in $groups; do kill -s 0 -- "-$g" 2>/dev/null && return 0; done; return 1; }
 all TERM
 all CONT
@@ -47,7 +52,7 @@ export interface Part {
   log(): string
   /** sends a signal to its group, such as SIGSTOP */
   signal(signal: NodeJS.Signals): void
-  /** sends the signal (later SIGKILL) to its group and waits for the end */
+  /** sends the signal (later SIGKILL) to its group and waits for the end; default SIGTERM, and SIGKILL to what is disposable */
   stop(signal?: NodeJS.Signals): Promise<void>
 }
 
@@ -57,6 +62,8 @@ export interface PartOptions {
   env: NodeJS.ProcessEnv
   /** default: ours */
   cwd?: string
+  /** nothing of it is worth an orderly end, which takes some programs many seconds: it is killed */
+  disposable?: boolean
   /** run as this user */
   as?: { uid: number; gid: number }
 }
@@ -88,7 +95,11 @@ export class Keeper {
   }
 
   /** Starts a process with a group of its own, so that a Ctrl-C reaches only us and we stop all in order. */
-  start(command: string, args: readonly string[], { name, env, cwd, as }: PartOptions): Part {
+  start(
+    command: string,
+    args: readonly string[],
+    { name, env, cwd, as, disposable = false }: PartOptions,
+  ): Part {
     const logFile = join(this.folder, `${name}.log`)
     const logFd = openSync(logFile, 'a', 0o600)
     let child: ChildProcess
@@ -103,9 +114,9 @@ export class Keeper {
     } finally {
       closeSync(logFd)
     }
-    const part = new GroupPart(child, logFile)
+    const part = new GroupPart(child, logFile, disposable ? 'SIGKILL' : 'SIGTERM')
     if (child.pid !== undefined) {
-      this.tell(`keep ${child.pid}`)
+      this.tell(`${disposable ? 'kill' : 'keep'} ${child.pid}`)
       part.exited.then(() => this.tell(`forget ${child.pid}`))
     }
     this.parts.push(part)
@@ -117,7 +128,11 @@ export class Keeper {
     for (const part of this.parts.reverse()) await part.stop()
     if (this.cleanUp) await run('/bin/sh', ['-c', this.cleanUp])
     await rm(this.folder, { recursive: true, force: true, maxRetries: 10 })
+    // Its arguments name the folder: who looks for what is left would find it.
+    this.watchdog.ref()
+    const ended = this.watchdog.exitCode === null ? once(this.watchdog, 'exit') : undefined
     this.watchdog.stdin!.end('done\n')
+    await ended
   }
 
   private tell(order: string): void {
@@ -133,6 +148,7 @@ class GroupPart implements Part {
   constructor(
     private readonly child: ChildProcess,
     private readonly logFile: string,
+    private readonly end: NodeJS.Signals,
   ) {
     this.pid = child.pid ?? -1
     this.exited = new Promise<string>((resolve) => {
@@ -152,7 +168,7 @@ class GroupPart implements Part {
     return readFileSync(this.logFile, 'utf8')
   }
 
-  async stop(signal: NodeJS.Signals = 'SIGTERM'): Promise<void> {
+  async stop(signal = this.end): Promise<void> {
     if (this.child.exitCode !== null || this.child.signalCode !== null || this.pid < 0) return
     this.signal(signal)
     // Who was stopped by SIGSTOP hears of nothing else.

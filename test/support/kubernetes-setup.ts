@@ -10,6 +10,7 @@ import obtainTemporal from './temporal-setup.js'
  * skipped.
  */
 export default async function setup(): Promise<void> {
+  await obtainTemporal()
   const obstacle = await clusterObstacle()
   if (obstacle) {
     console.error(`Kubernetes: all tests are skipped, because ${obstacle}`)
@@ -21,5 +22,4 @@ export default async function setup(): Promise<void> {
   if (ofNode) console.error(`Kubernetes: tests of a real node are skipped, because ${ofNode}`)
   else await obtainRealNodeParts()
   await obtainKubectl()
-  await obtainTemporal()
 }

@@ -35,7 +35,7 @@ export function rulesOf(kind: 'Role' | 'ClusterRole', more: readonly string[] = 
 const RBAC = '/apis/rbac.authorization.k8s.io/v1'
 
 /** Shorter than in production: a test does not wait for half a minute to learn that a watch is dead. */
-export const QUICK = { idleMs: 3_000, resyncMs: 60_000, backoffMs: 100 }
+export const QUICK = { idleMs: 3_000, resyncMs: 60_000, backoffMs: 100, rightMs: 1_000 }
 
 /** kwok's pods have no runner: this stands for one that answers. */
 const runnerOfKwok = async () => ({ v: 1, pod: '', incarnation: 'kwok' })

@@ -44,6 +44,8 @@ export interface RealNode {
   name: string
   /** of the bridge on which its pods are */
   ip: string
+  /** of its control group, in each hierarchy */
+  cgroup: string
   /** the temporary folder of logs, images and containers, which goes with the node */
   folder: string
   kubelet: NodeProgram
@@ -130,6 +132,7 @@ async function start(
   return {
     name,
     ip: nodeIp(place),
+    cgroup: place.cgroup,
     folder: place.folder,
     kubelet,
     containerd,
@@ -200,7 +203,7 @@ async function startNamespaces(place: NodePlace, parts: RealNodeParts, keeper: K
   const flags = ['--pid', '--mount', '--fork', '--kill-child', '--mount-proc']
   const part = keeper.start('unshare', [...flags, '/bin/sh', '-c', script], {
     name: 'node',
-    env: environment(parts),
+    ...asPart(parts),
   })
   await waitUntil('the node has its namespaces', async () => {
     if (part.hasExited()) throw new Error(`unshare ended: ${part.log().slice(-LOG_TAIL_CHARS)}`)
@@ -212,6 +215,9 @@ async function startNamespaces(place: NodePlace, parts: RealNodeParts, keeper: K
   const first = readFileSync(`/proc/${part.pid}/task/${part.pid}/children`, 'latin1').trim()
   return { part, enter: ['--target', first, '--mount', '--pid', '--'] }
 }
+
+/** What runs in the node's namespaces ends with their first process; that one takes no signal but SIGKILL. */
+const asPart = (parts: RealNodeParts) => ({ env: environment(parts), disposable: true })
 
 const environment = ({ containerd, runc }: RealNodeParts) => ({
   PATH: [dirname(containerd), dirname(runc), '/usr/sbin:/usr/bin:/sbin:/bin'].join(':'),
@@ -238,7 +244,7 @@ async function startContainerd(
   enter: readonly string[],
 ): Promise<Part> {
   const args = [...enter, parts.containerd, '--config', join(place.folder, 'containerd.toml')]
-  const part = keeper.start('nsenter', args, { name: 'containerd', env: environment(parts) })
+  const part = keeper.start('nsenter', args, { name: 'containerd', ...asPart(parts) })
   await waitUntil('containerd serves', async () => {
     if (part.hasExited()) throw new Error(`containerd ended: ${part.log().slice(-LOG_TAIL_CHARS)}`)
     return ctr(place, parts, ['version']).then(
@@ -311,7 +317,7 @@ function spawnKubelet({ place, parts, keeper, enter, name, kubeconfig }: Kubelet
   ]
   return keeper.start('nsenter', [...enter, parts.kubelet, ...args], {
     name: 'kubelet',
-    env: environment(parts),
+    ...asPart(parts),
   })
 }
 
@@ -332,7 +338,11 @@ async function startFakeGpus({
     KUBECONFIG: await kubeconfigFor(cluster, 'fake-gpu', FAKE_KUBELETS),
   }
   const started = ['device-plugin', 'dra'].map((kind) =>
-    keeper.start('nsenter', [...enter, parts.fakeGpu, kind], { name: `fake-gpu-${kind}`, env }),
+    keeper.start('nsenter', [...enter, parts.fakeGpu, kind], {
+      name: `fake-gpu-${kind}`,
+      env,
+      disposable: true,
+    }),
   )
   await waitUntil('the node has its GPUs', async () => {
     for (const part of started) {

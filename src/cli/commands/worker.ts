@@ -11,6 +11,7 @@ import { CliError, usageError } from '../failure.js'
 import { takeInterrupts } from '../interrupt.js'
 import { makeStateFolder, secretsFolder } from '../state-folder.js'
 import { printJson, printNote, printOut } from '../terminal.js'
+import { chooseTokens, type TokenOptions } from '../token-settings.js'
 
 const HELP = `
 Serves Firepool's task queues against a server that runs already, until SIGTERM or Ctrl-C. Running jobs and pods live
@@ -22,7 +23,7 @@ Examples:
   firepool worker --backend kubernetes --kube-namespace agents --keys /etc/firepool/keys --health-port 8080 --log -
   firepool worker --address 127.0.0.1:7233 --namespace agents --dir /var/lib/firepool`
 
-interface WorkerOptions extends ServerOptions {
+interface WorkerOptions extends ServerOptions, TokenOptions {
   jobSlots?: number
   cachedWorkflows?: number
   json?: boolean
@@ -60,7 +61,20 @@ export function workerCommand(): Command {
       '--kube-namespace <names>',
       "namespaces of the pods, with commas (else FIREPOOL_KUBE_NAMESPACE; default: the context's)",
     )
-    .option('--health-port <n>', 'serve /livez and /readyz on this port, for probes', parseNumber)
+    .option(
+      '--token-port <n>',
+      "serve tokens of leases to callers' own workers in the cluster, for short jobs (else FIREPOOL_TOKEN_PORT)",
+    )
+    .option(
+      '--token-callers <accounts>',
+      'service accounts that may ask: namespace/name or namespace/*, with commas (else FIREPOOL_TOKEN_CALLERS)',
+    )
+    .option('--token-tls <folder>', 'with tls.crt and tls.key; none is plain HTTP (else FIREPOOL_TOKEN_TLS)')
+    .option(
+      '--health-port <n>',
+      'serve /livez, /readyz and /metrics on this port, for probes and Prometheus',
+      parseNumber,
+    )
     .option(
       '--log <file>',
       'where its log goes; - is standard error (default: worker.log in the state folder)',
@@ -87,7 +101,7 @@ async function work(options: WorkerOptions): Promise<void> {
   const interrupt = takeInterrupts(() => process.exit(130))
   let worker: FirepoolWorker | undefined
   // Before the server is asked: a kubelet wants an answer from the beginning.
-  if (healthPort !== undefined) await openHealth(healthPort, () => worker?.notReady() ?? ['it is starting'])
+  if (healthPort !== undefined) await openHealth(healthPort, () => worker)
   // Asked first for a clear error; the worker makes connections of its own.
   await (await connect({ address, connection, because })).close()
   const { installRuntime } = await import('../temporal-runtime.js')
@@ -122,7 +136,10 @@ async function work(options: WorkerOptions): Promise<void> {
 
 /** @throws CliError of usage: what is of a cluster would be ignored in silence beside local pods */
 export function chooseBackend(
-  options: Pick<WorkerOptions, 'backend' | 'secrets' | 'kubeconfig' | 'kubeContext' | 'kubeNamespace'>,
+  options: Pick<
+    WorkerOptions,
+    'backend' | 'secrets' | 'kubeconfig' | 'kubeContext' | 'kubeNamespace' | keyof TokenOptions
+  >,
   env: NodeJS.ProcessEnv = process.env,
 ): 'local' | KubernetesOptions {
   const kind = options.backend ?? (env.FIREPOOL_BACKEND || 'local')
@@ -135,9 +152,11 @@ export function chooseBackend(
       )
     const names = kubeNamespace ?? env.FIREPOOL_KUBE_NAMESPACE ?? ''
     const namespaces = names.split(',').flatMap((name) => name.trim() || [])
+    const tokens = chooseTokens(options, env)
     return {
       kind,
       namespaces,
+      ...(tokens === undefined ? {} : { tokens }),
       ...(kubeconfig === undefined ? {} : { kubeconfig }),
       ...(context === undefined ? {} : { context }),
     }
@@ -147,6 +166,9 @@ export function chooseBackend(
     '--kubeconfig': kubeconfig,
     '--kube-context': context,
     '--kube-namespace': kubeNamespace,
+    '--token-port': options.tokenPort,
+    '--token-callers': options.tokenCallers,
+    '--token-tls': options.tokenTls,
   }).filter(([, value]) => value !== undefined)
   if (foreign)
     throw usageError(`${foreign[0]} is of pods in a cluster`, 'add --backend kubernetes, or leave it out')
@@ -157,9 +179,13 @@ function podsOf(backend: FirepoolWorker['backend']): string {
   return 'namespaces' in backend ? `, pods in Kubernetes' namespace ${backend.namespaces.join(', ')}` : ''
 }
 
-async function openHealth(port: number, notReady: () => readonly string[]): Promise<void> {
+async function openHealth(port: number, worker: () => FirepoolWorker | undefined): Promise<void> {
   try {
-    await serveHealth(port, notReady)
+    await serveHealth(
+      port,
+      () => worker()?.notReady() ?? ['it is starting'],
+      () => worker()?.metrics() ?? [],
+    )
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException
     const why = code === 'EADDRINUSE' ? 'is taken' : `cannot be used: ${message}`

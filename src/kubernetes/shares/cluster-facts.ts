@@ -84,7 +84,7 @@ async function listed<Found extends KubeObject, Fact>(
 
 async function asked<T>(requests: Requests, request: Request): Promise<T | 'forbidden' | 'absent'> {
   try {
-    return await requests.json<T>(request)
+    return await requests.json<T>({ ...request, optional: true })
   } catch (error) {
     if (error instanceof KubeError && error.status === 403) return 'forbidden'
     if (error instanceof KubeError && error.status === 404) return 'absent'

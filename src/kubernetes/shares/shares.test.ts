@@ -2,6 +2,7 @@ import { expect, test } from 'vitest'
 import type { ApiAnswer, ApiCall, Connection } from '../connection.js'
 import { podBody } from '../pod-template.js'
 import { Requests } from '../requests.js'
+import { Rights } from '../rights.js'
 import { gpuOrder } from './share.fixture.js'
 import { Shares } from './shares.js'
 
@@ -41,7 +42,7 @@ const EXISTS: [number, object] = [409, { reason: 'AlreadyExists' }]
 
 function world(answers: ScriptedConnection['answers']) {
   const connection = new ScriptedConnection({ ...INSTALLED, ...answers })
-  const shares = new Shares(new Requests(connection), BROKER)
+  const shares = new Shares(new Requests(connection, { rights: new Rights(undefined, 0) }), BROKER)
   const order = gpuOrder('dra', { seatSet: { index: 0 } })
   return { connection, prepare: () => shares.prepare(order, podBody(order, PLACE)) }
 }
