@@ -49,12 +49,18 @@ const GPU = z.strictObject({
   deviceClass: z.string().optional(),
   selector: z.string().optional(),
 })
+const PRELOAD = z.strictObject({
+  python: z.string().optional(),
+  imports: z.array(z.string()),
+  seeds: z.array(z.string()).optional(),
+})
 const PROFILE = z.strictObject({
   backend: z.string().optional(),
   env: z.record(z.string(), z.string()).optional(),
   startDelay: START_DELAY.optional(),
   limits: LIMITS.optional(),
   prepare: z.array(z.string()).optional(),
+  preload: PRELOAD.optional(),
   namespace: z.string().optional(),
   image: z.string().optional(),
   template: z.record(z.string(), z.unknown()).optional(),
@@ -86,6 +92,7 @@ const KEYS: Record<string, readonly string[]> = {
   startDelay: Object.keys(START_DELAY.shape),
   limits: Object.keys(LIMITS.shape),
   gpu: Object.keys(GPU.shape),
+  preload: Object.keys(PRELOAD.shape),
 }
 
 /** What a value must look like, by the key that it stands under: a word of help that no schema library has. */
@@ -99,6 +106,7 @@ const EXPECTED: Record<string, string> = {
   fileSize: "a size such as '1GiB', or bytes",
   env: 'a map of names to texts',
   prepare: "a command as a list of texts, such as ['pip', 'install', 'numpy']",
+  imports: "a list of Python modules, such as ['numpy']",
   template: 'a part of a Kubernetes pod, with the keys metadata and spec',
   prePull: 'true or false',
   colocation: 'true or false',
@@ -306,9 +314,18 @@ const FIELDS: readonly (readonly [string, ...string[]])[] = [
     (key) => [key] as [string],
   ),
   ...['keepAlive', 'podStart', 'podLifetime'].map((key) => [key] as [string]),
-  ...['backend', 'env', 'startDelay', 'prepare', 'namespace', 'image', 'template', 'prePull', 'gpu'].map(
-    (key) => ['profile', key] as [string, string],
-  ),
+  ...[
+    'backend',
+    'env',
+    'startDelay',
+    'prepare',
+    'preload',
+    'namespace',
+    'image',
+    'template',
+    'prePull',
+    'gpu',
+  ].map((key) => ['profile', key] as [string, string]),
   ...LIMITS.keyof().options.map((key) => ['profile', 'limits', key] as [string, ...string[]]),
 ]
 

@@ -90,6 +90,8 @@ export const LIMIT = {
   commandArgs: 10_000,
   envVars: 1_000,
   files: 1_000,
+  /** modules of a profile's preload, and its seeds: a list for people to write */
+  preloads: 100,
   acquireMsMax: 24 * HOUR,
   jobMsMin: 1,
   jobMsMax: 7 * 24 * HOUR,

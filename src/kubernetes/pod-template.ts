@@ -169,7 +169,7 @@ function runnerEnv(
   folder: string,
   brokerPublicKey: string,
 ): Required<RunnerEnv> {
-  const { env, limits, prepare } = order.profile
+  const { env, limits, prepare, preload } = order.profile
   // A kubelet would read $(NAME) and $$ in it; $$ is how a $ is written (and $$$$ is how replaceAll is told so).
   const literal = (text: string) => text.replaceAll('$', '$$$$')
   return {
@@ -180,7 +180,7 @@ function runnerEnv(
     FIREPOOL_LIFETIME_MS: String(order.lifetimeMs),
     FIREPOOL_BROKER_GONE_MS: String(TIMEOUT.brokerGoneMs),
     FIREPOOL_START_DELAY_MS: String(startDelayMs(order)),
-    FIREPOOL_PROFILE: literal(JSON.stringify({ env, limits, prepare })),
+    FIREPOOL_PROFILE: literal(JSON.stringify({ env, limits, prepare, preload })),
     FIREPOOL_TERMINATION_LOG: TERMINATION_LOG,
   }
 }

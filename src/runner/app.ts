@@ -125,6 +125,7 @@ export class RunnerApp {
   status(): RunnerStatus {
     const now = performance.now()
     const { fence } = this
+    const { zygote } = this.#options.place
     return {
       v: 1,
       pod: this.#options.place.pod,
@@ -137,6 +138,7 @@ export class RunnerApp {
       undelivered: fence.undelivered(now),
       idleMs: fence.idleMs(now),
       lifetimeLeftMs: Math.max(0, this.#options.lifetimeMs - this.ageMs()),
+      ...(zygote === undefined ? {} : { preload: zygote.status() }),
     }
   }
 
@@ -289,7 +291,11 @@ export class RunnerApp {
   }
 
   /** Answered only when nothing of the ended epochs runs any more. */
-  async #endJobs(decision: EndDecision, reason: KillReason, epochMax?: number): Promise<void> {
+  async #endJobs(
+    decision: EndDecision,
+    reason: KillReason,
+    epochMax = Number.POSITIVE_INFINITY,
+  ): Promise<void> {
     const running = decision.kill === null ? null : this.#process
     running?.kill(reason)
     this.#answerEnded(decision.ended)
@@ -299,10 +305,10 @@ export class RunnerApp {
     if (running !== null) await this.#killLeftovers(epochMax)
   }
 
-  async #killLeftovers(epochMax: number | undefined): Promise<void> {
+  async #killLeftovers(epochMax: number): Promise<void> {
     const { pod, incarnation, log } = this.#options.place
     const env = { FIREPOOL_POD: pod, FIREPOOL_INCARNATION: incarnation }
-    const killed = await killMarked(epochMax === undefined ? { env } : { env, epochMax })
+    const killed = await killMarked({ env, epochMax })
     if (killed > 0) log(`killed ${killed} processes that jobs had left`)
   }
 
@@ -313,7 +319,7 @@ export class RunnerApp {
       // tell that it never started; over a new one it is refused with LeaseRevoked, or nobody listens.
       res.shouldKeepAlive = false
       this.onDrained()
-      await this.#killLeftovers(undefined)
+      await this.#killLeftovers(Number.POSITIVE_INFINITY)
     }
     reply(res, 200, answer)
   }

@@ -1,4 +1,4 @@
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
@@ -106,6 +106,47 @@ describe('the runner process', () => {
       expect(await runner.exit).toEqual({ code: 1, signal: null })
       const failed = JSON.parse(readFileSync(join(podDir, 'failed.json'), 'utf8'))
       expect(failed).toMatchObject({ v: 1, reason: 'PrepareFailed' })
+      expect(failed.message).toContain(text)
+      expect(inPod('ready.json')).toBe(false)
+    }
+  })
+
+  test('imports what jobs are forked with before it is ready, after it was prepared, and ends it with itself', async () => {
+    const preload = { python: 'python3', imports: ['json', 'mine'], seeds: [] }
+    const runner = start({
+      profile: { prepare: ['/bin/sh', '-c', 'echo "value = 5" > mine.py'], preload, env: { TZ: 'UTC' } },
+    })
+    const ready = await runner.ready()
+    expect(runner.log()).toContain('python3 has preloaded json, mine')
+    const { bind, run, broker } = clients(runner, ready)
+    await bind()
+    expect((await broker.status()).preload).toMatchObject({ state: 'ready', imports: ['json', 'mine'] })
+    const spec = { command: ['python3', '-c', 'import mine; print(mine.value)'] }
+    expect(await run('s/1', spec)).toMatchObject({ result: { stdout: '5\n', preload: { forked: true } } })
+    expect(marked(ready)).toHaveLength(1)
+    runner.kill('SIGKILL')
+    await waitUntil('the interpreter ends with its runner', () => marked(ready).length === 0)
+  })
+
+  test('whose preload fails says which module, and is never ready', async () => {
+    const broken = { PYTHONPATH: podDir }
+    writeFileSync(join(podDir, 'ends.py'), 'import sys; sys.exit("no licence")')
+    writeFileSync(join(podDir, 'dies.py'), 'import os; os.abort()')
+    for (const [preload, text] of [
+      [
+        { python: 'python3', imports: ['json', 'no_such'] },
+        'no_such could not be imported: ModuleNotFoundError',
+      ],
+      [{ python: 'python3', imports: ['ends'] }, 'ends could not be imported: SystemExit: no licence'],
+      [{ python: 'python3', imports: ['json', 'dies'] }, 'was ended by SIGABRT while it imported dies'],
+      [{ python: 'no-such-python', imports: ['json'] }, 'no-such-python could not be started (ENOENT)'],
+    ] as const) {
+      const runner = start({
+        profile: { env: broken, preload: { ...preload, imports: [...preload.imports], seeds: [] } },
+      })
+      expect(await runner.exit).toEqual({ code: 1, signal: null })
+      const failed = JSON.parse(readFileSync(join(podDir, 'failed.json'), 'utf8'))
+      expect(failed).toMatchObject({ v: 1, reason: 'PreloadFailed' })
       expect(failed.message).toContain(text)
       expect(inPod('ready.json')).toBe(false)
     }
