@@ -1,4 +1,5 @@
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
@@ -187,6 +188,30 @@ describe('the runner process', () => {
     runner.kill('SIGTERM')
     expect(await runner.exit).toEqual({ code: 0, signal: null })
     expect(markedPids({ env: { FIREPOOL_POD: POD, HOME: join(podDir, 'home') } })).toEqual([])
+  })
+
+  test('whose pod is refused all GPUs answers its job, says why, and ends itself', async () => {
+    const socket = join(podDir, 'agent.sock')
+    const error = {
+      code: 'UngrantedUse',
+      message: 'process 7 used a GPU without a grant',
+      remedy: 'delete the pod',
+    }
+    const agent = createServer((_, res) => res.writeHead(403).end(JSON.stringify({ v: 1, error })))
+    await new Promise<void>((resolve) => agent.listen(socket, resolve))
+    const termination = join(podDir, 'termination')
+    const runner = start({ env: { FIREPOOL_SEAT_SOCKET: socket, FIREPOOL_TERMINATION_LOG: termination } })
+    const { bind, run } = clients(runner, await runner.ready())
+    await bind()
+    expect(problemOf(await run('s/1', { command: 'touch ran' }))).toMatchObject({
+      code: 'LeaseRevoked',
+      details: { reason: 'UngrantedUse' },
+    })
+    expect(await runner.exit).toEqual({ code: 1, signal: null })
+    expect(JSON.parse(readFileSync(termination, 'utf8'))).toMatchObject({ v: 1, reason: 'UngrantedUse' })
+    expect(runner.log()).toContain('process 7 used a GPU without a grant')
+    expect(inPod('work/ran')).toBe(false)
+    agent.close()
   })
 
   test('F17: ends itself at its lifetime, whatever the broker does', async () => {

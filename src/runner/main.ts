@@ -210,6 +210,10 @@ async function start(): Promise<void> {
     gpus: await visibleGpus(process.env),
     earlier,
     onBound: (epoch, ownerHash) => writeAtomically(boundPath, { v: 1, epoch, ownerHash }),
+    onUseless: (reason, message) => {
+      tellTermination({ v: 1, reason, message })
+      void end(1, `${reason}: ${message}`)
+    },
   })
   const { address } = runner
   await warmUp(address)
