@@ -10,10 +10,9 @@ import {
 import { startDelayMs } from '../start-delay.js'
 import { ANNOTATION, LABEL, MANAGED_BY, podLabel, podName } from './names.js'
 import type { PodBody } from './objects.js'
+import { RUNNER_COMMAND } from './runner-command.js'
 import { withGpus } from './shares/pod-gpus.js'
 
-/** Where deploy/docker/Dockerfile puts the package. */
-const RUNNER_COMMAND = ['node', '/opt/firepool/node_modules/firepool/dist/runner/main.js']
 const POD_FOLDER = '/var/lib/firepool/pod'
 /** The user `node` of Node's own images; any image works with it, because the pod's folder is a volume of that group. */
 const USER_ID = 1000
