@@ -6,7 +6,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } fr
 import type { JobSpec, RunnerReady } from '../contract/index.js'
 import { type CallOptions, createRunnerClient, jobDigest, RunnerUnreachable } from './client.js'
 import { lifetimeVerdict } from './lifetime.js'
-import { markedPids } from './process-tree.js'
+import { descendants, markedPids } from './process-tree.js'
 import {
   compileSources,
   problemOf,
@@ -124,9 +124,12 @@ describe('the runner process', () => {
     expect((await broker.status()).preload).toMatchObject({ state: 'ready', imports: ['json', 'mine'] })
     const spec = { command: ['python3', '-c', 'import mine; print(mine.value)'] }
     expect(await run('s/1', spec)).toMatchObject({ result: { stdout: '5\n', preload: { forked: true } } })
-    expect(marked(ready)).toHaveLength(1)
+    const interpreters = descendants(runner.pid).map(({ pid }) => `/proc/${pid}/cmdline`)
+    expect(interpreters).toHaveLength(1)
     runner.kill('SIGKILL')
-    await waitUntil('the interpreter ends with its runner', () => marked(ready).length === 0)
+    // Of a process that has ended nothing is there, or a zombie without a command.
+    const isGone = (path: string) => !existsSync(path) || readFileSync(path, 'latin1') === ''
+    await waitUntil('the interpreter ends with its runner', () => interpreters.every(isGone))
   })
 
   test('whose preload fails says which module, and is never ready', async () => {

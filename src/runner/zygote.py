@@ -1,11 +1,11 @@
 """A Python interpreter that has imported a profile's modules, and forks itself for each job (src/runner/zygote.ts starts it).
 
 Lines of JSON on descriptor 3, both ways:
-  from the runner   {"start": {address, imports, seeds}}, then {"fork": id, "nonce": text} for each job
+  from the runner   {"start": {folder, socket, imports, seeds}}, then {"fork": id, "nonce": text} for each job
   to the runner     {"importing": module}, then {"ready": {tasks}} or {"failed": {module, message}} or {"useless": why};
                     {"fork": id, "pid": pid} or {"fork": id, "no": why}; {"exit": pid, "code": n | null, "signal": n | null}
 
-A child connects to the runner for its control, standard output and error, each with the line "{nonce} {name}". Over
+A child connects to the runner's socket for its control, standard output and error, each with the line "{nonce} {name}". Over
 control it gets its job (8 hex digits of length, JSON), answers {"ready": true} or {"exec": why}, and begins when it reads a
 byte "g": nothing of the job has run before, so the runner may drop the child and run the job another way until then.
 """
@@ -227,12 +227,12 @@ class Child:
         """Takes the job. @returns a function that runs it; ends the process when there is none to run"""
         os.setsid()
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # as exec does
-        control, out, err = (self.connect(name) for name in ("control", "stdout", "stderr"))
         try:
+            control, out, err = (self.connect(name) for name in ("control", "stdout", "stderr"))
             size = int(receive(control, 8), 16)
             job = json.loads(receive(control, size))
-        except (EOFError, ConnectionError):
-            os._exit(0)
+        except (EOFError, OSError):
+            os._exit(0)  # the runner hears of its end
         try:
             run = self.prepare(job)
         except Exception as error:
@@ -254,7 +254,8 @@ class Child:
 
     def connect(self, name):
         stream = socket.socket(socket.AF_UNIX)
-        stream.connect("\0" + self.start["address"])
+        os.chdir(self.start["folder"])  # a socket's path has at most 107 bytes, the folder's has any number
+        stream.connect(self.start["socket"])
         stream.sendall(("%s %s\n" % (self.nonce, name)).encode())
         return stream
 

@@ -1,8 +1,10 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { EventEmitter } from 'node:events'
+import { closeSync, openSync, rmSync } from 'node:fs'
 import { createServer, type Server, type Socket } from 'node:net'
 import { constants } from 'node:os'
+import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import type { Readable, Writable } from 'node:stream'
 import { fileURLToPath } from 'node:url'
@@ -86,7 +88,8 @@ interface Fork {
 /** A preloaded interpreter: started once, started again when it dies, and done without when that does not help. */
 export class Zygote {
   readonly #options: ZygoteOptions
-  readonly #address = `firepool-${randomBytes(16).toString('hex')}`
+  /** in the pod's folder for what is of the runner */
+  readonly #socket: string
   readonly #server: Server
   #child: ChildProcess | null = null
   #state: { kind: 'starting' } | { kind: 'ready' } | { kind: 'off'; why: string } = { kind: 'starting' }
@@ -99,6 +102,7 @@ export class Zygote {
 
   constructor(options: ZygoteOptions) {
     this.#options = options
+    this.#socket = `preload-${options.incarnation}.sock`
     this.#server = createServer((socket) => this.#greet(socket))
   }
 
@@ -124,12 +128,22 @@ export class Zygote {
       this.#turnOff('it needs Linux')
       return
     }
-    await new Promise<void>((resolve, reject) => {
-      this.#server.once('error', reject)
-      this.#server.listen(`\0${this.#address}`, resolve)
-    })
-    this.#server.unref()
+    await this.#listen()
     await this.#launch()
+  }
+
+  /** By its folder's descriptor: a socket's path has at most 107 bytes, the folder's has any number. */
+  async #listen(): Promise<void> {
+    const folder = openSync(this.#options.folders.jobs, 'r')
+    try {
+      await new Promise<void>((resolve, reject) => {
+        this.#server.once('error', reject)
+        this.#server.listen(`/proc/self/fd/${folder}/${this.#socket}`, resolve)
+      })
+    } finally {
+      closeSync(folder)
+    }
+    this.#server.unref()
   }
 
   #launch(): Promise<void> {
@@ -181,9 +195,8 @@ export class Zygote {
       child.on('close', (code, signal) =>
         ended(signal === null ? `exited with ${code}` : `was ended by ${signal}`),
       )
-      control.write(
-        `${JSON.stringify({ start: { address: this.#address, imports: preload.imports, seeds: preload.seeds } })}\n`,
-      )
+      const { imports, seeds } = preload
+      this.#tell({ start: { folder: folders.jobs, socket: this.#socket, imports, seeds } })
     })
   }
 
@@ -208,6 +221,7 @@ export class Zygote {
   #heard(message: Exclude<Message, { ready: unknown } | { failed: unknown } | { importing: unknown }>): void {
     if ('exit' in message) {
       if (this.#running?.pid === message.exit) this.#running.exited(message.code, signalName(message.signal))
+      if (this.#fork?.pid === message.exit) this.#fork.fail(new NotForked('a process forked from it ended'))
       return
     }
     const fork = this.#fork
@@ -304,6 +318,7 @@ export class Zygote {
       control.write(text)
       const answer = await Promise.race([lineOf(control), failure])
       if (!answer.ready) throw new NotForked(answer.exec ?? 'a process forked from it ended')
+      signal.throwIfAborted()
       // From here on the job has begun.
       const forked = new ForkedProcess(fork.pid!, hasStdin ? control : null, stdout, stderr)
       this.#running = forked
@@ -341,6 +356,7 @@ export class Zygote {
   close(): void {
     this.#state = { kind: 'off', why: 'the pod ends' }
     this.#server.close()
+    rmSync(join(this.#options.folders.jobs, this.#socket), { force: true })
     const pid = this.#child?.pid
     this.#fork?.fail(new NotForked('the pod ends'))
     if (pid !== undefined) sendSignal(-pid, 'SIGKILL')
