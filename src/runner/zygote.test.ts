@@ -315,6 +315,15 @@ describe('an interpreter that dies', () => {
     expect(await run(world, python(''))).toMatchObject({ preload: { forked: true } })
   })
 
+  test('is missed at once, also when a module has started a process that holds its pipes', async () => {
+    const daemon = 'import subprocess\nsubprocess.Popen(["sleep", "600"])'
+    const world = await pod({ daemon })
+    const job = world.run(python('import time; open("began", "w").close(); time.sleep(600)'))
+    await waitUntil('it runs', () => marked(world).length > 0)
+    process.kill(zygotePids()[0]!, 'SIGKILL')
+    expect(problemOf(await job)).toMatchObject({ code: 'PodLost', details: { reason: 'PreloadLost' } })
+  })
+
   test('is done without when it dies again and again', async () => {
     const world = await pod({})
     for (let death = 0; death < 3; death++) {

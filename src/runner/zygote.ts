@@ -191,6 +191,8 @@ export class Zygote {
       child.on('error', (error: NodeJS.ErrnoException) => {
         if (child.pid === undefined) ended(`could not be started (${error.code})`)
       })
+      // What a module has started would keep its pipes open.
+      child.on('exit', () => sendSignal(-child.pid!, 'SIGKILL'))
       // 'close' and not 'exit': what it said last is heard first.
       child.on('close', (code, signal) =>
         ended(signal === null ? `exited with ${code}` : `was ended by ${signal}`),
