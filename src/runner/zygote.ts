@@ -179,7 +179,12 @@ export class Zygote {
           reject(new PreloadFailure(`profile.preload: ${module} could not be imported: ${text}`))
         } else this.#heard(message)
       }
-      eachLine(control, (line) => heard(JSON.parse(line) as Message))
+      eachLine(control, (line) => {
+        const message = messageIn(line)
+        if (message === null)
+          this.#options.log(`preload: what it said is not understood: ${line.slice(0, LINE_CHARS_MAX)}`)
+        else heard(message)
+      })
       const ended = (how: string) => {
         reject(
           new PreloadFailure(
@@ -379,6 +384,15 @@ function eachLine(input: Readable, heard: (line: string) => void): void {
   createInterface({ input })
     .on('line', heard)
     .on('error', () => {})
+}
+
+/** A module may write where it should not, and must not end the runner by that. */
+function messageIn(line: string): Message | null {
+  try {
+    return JSON.parse(line) as Message
+  } catch {
+    return null
+  }
 }
 
 /** The first line of what comes, as JSON; an empty object when nothing came. */
