@@ -33,6 +33,7 @@ pools:
       limits: { memory: 512MiB, fileSize: 1.5GiB, openFiles: 100 }
       startDelay: { min: 20s, max: 35s }
       prepare: [sh, -c, 'true']
+      preload: { imports: [numpy] }
   - name: other
     budget: 1
     profile: *profile
@@ -59,6 +60,7 @@ pools:
       processes: null,
     },
     prepare: ['sh', '-c', 'true'],
+    preload: { python: 'python3', imports: ['numpy'], seeds: [] },
   })
   expect(other).toMatchObject({ name: 'other', standby: 0, profile: cpu!.profile })
 })

@@ -49,6 +49,11 @@ const GPU = z.strictObject({
   deviceClass: z.string().optional(),
   selector: z.string().optional(),
 })
+const PRELOAD = z.strictObject({
+  python: z.string().optional(),
+  imports: z.array(z.string()),
+  seeds: z.array(z.string()).optional(),
+})
 const PROFILE = z.strictObject({
   backend: z.string().optional(),
   env: z.record(z.string(), z.string()).optional(),
@@ -56,6 +61,7 @@ const PROFILE = z.strictObject({
   limits: LIMITS.optional(),
   prepare: z.array(z.string()).optional(),
   secrets: z.array(z.string()).optional(),
+  preload: PRELOAD.optional(),
   namespace: z.string().optional(),
   image: z.string().optional(),
   template: z.record(z.string(), z.unknown()).optional(),
@@ -87,6 +93,7 @@ const KEYS: Record<string, readonly string[]> = {
   startDelay: Object.keys(START_DELAY.shape),
   limits: Object.keys(LIMITS.shape),
   gpu: Object.keys(GPU.shape),
+  preload: Object.keys(PRELOAD.shape),
 }
 
 /** What a value must look like, by the key that it stands under: a word of help that no schema library has. */
@@ -101,6 +108,7 @@ const EXPECTED: Record<string, string> = {
   env: 'a map of names to texts',
   prepare: "a command as a list of texts, such as ['pip', 'install', 'numpy']",
   secrets: "a list of names of secrets, such as ['search-key']",
+  imports: "a list of Python modules, such as ['numpy']",
   template: 'a part of a Kubernetes pod, with the keys metadata and spec',
   prePull: 'true or false',
   colocation: 'true or false',
@@ -314,6 +322,7 @@ const FIELDS: readonly (readonly [string, ...string[]])[] = [
     'startDelay',
     'prepare',
     'secrets',
+    'preload',
     'namespace',
     'image',
     'template',

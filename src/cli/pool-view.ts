@@ -160,7 +160,7 @@ function timesLine(spec: PoolSpec): string {
 
 function profileLine({ profile }: PoolSpec): string {
   const parts: string[] = [`backend ${profile.backend}`]
-  const { startDelay, limits, prepare, env, secrets } = profile
+  const { startDelay, limits, prepare, preload, env, secrets } = profile
   if (profile.backend === 'kubernetes') {
     parts.push(`image ${profile.image}`)
     if (profile.namespace !== null) parts.push(`namespace ${profile.namespace}`)
@@ -169,6 +169,7 @@ function profileLine({ profile }: PoolSpec): string {
   if (startDelay) parts.push(startDelayLine(startDelay))
   for (const [name, value] of Object.entries(limits)) if (value !== null) parts.push(`${name} ${value}`)
   if (prepare) parts.push(`prepare: ${prepare.join(' ')}`)
+  if (preload) parts.push(`${preload.python} with ${preload.imports.join(', ')} preloaded`)
   const names = Object.keys(env)
   if (names.length > 0) parts.push(`env ${names.join(', ')}`)
   if (secrets) parts.push(`secrets ${secrets.join(', ')}`)

@@ -1,5 +1,5 @@
-import { expect, test } from 'vitest'
-import { checkPoolSpec, readPoolSpec } from './check-spec.js'
+import { describe, expect, test } from 'vitest'
+import { checkPoolSpec, checkSpecNames, readPoolSpec } from './check-spec.js'
 
 const spec = (change: object) => ({ v: 1, name: 'a', budget: 4, ...change })
 
@@ -124,4 +124,36 @@ test('the names of secrets are each once in a profile, and without any it is as 
     expect(Object.keys(profileOf(none).value!.profile)).not.toContain('secrets')
   for (const wrong of ['a', { a: 'value' }, ['a/b'], [7], ['.hidden']])
     expect(profileOf(wrong).problem?.message, JSON.stringify(wrong)).toMatch(/^profile\.secrets/)
+})
+
+describe('profile.preload', () => {
+  const read = (preload: unknown) => readPoolSpec(spec({ profile: { preload } }))
+
+  test('has its defaults, and a profile without one is the text that it was', () => {
+    expect(read({ imports: ['numpy'] }).value?.profile.preload).toEqual({
+      python: 'python3',
+      imports: ['numpy'],
+      seeds: [],
+    })
+    for (const none of [undefined, null]) expect(read(none).value?.profile).not.toHaveProperty('preload')
+  })
+
+  test.each<[unknown, RegExp]>([
+    ['numpy', /^profile\.preload is \{ imports, python\?, seeds\? \}/],
+    [{}, /^profile\.preload\.imports is a list of 1 to 100 modules/],
+    [{ imports: [] }, /^profile\.preload\.imports/],
+    [{ imports: ['os; print(1)'] }, /^profile\.preload\.imports/],
+    [{ imports: ['numpy'], python: '' }, /^profile\.preload\.python/],
+    [
+      { imports: ['numpy'], seeds: ['mine.seed'] },
+      /^profile\.preload\.seeds is a list of 0 to 100 functions/,
+    ],
+  ])('%j is refused', (preload, said) => {
+    expect(read(preload).problem?.message).toMatch(said)
+  })
+
+  test('has no other fields', () => {
+    const typo = spec({ profile: { preload: { imports: ['numpy'], import: [] } } })
+    expect(checkSpecNames(typo).problem?.message).toContain('profile.preload')
+  })
 })

@@ -5,7 +5,7 @@ import { checkTemplate, templateProblem } from './check-template.js'
 import { type Problem, problem } from './errors.js'
 import { LIMIT, TIMEOUT } from './limits.js'
 import { refuseUnknownNames } from './option-names.js'
-import type { JobSurroundings, KubernetesProfile, LocalProfile, PoolSpec, Profile } from './pool.js'
+import type { JobSurroundings, KubernetesProfile, LocalProfile, PoolSpec, Preload, Profile } from './pool.js'
 import { seatSetRule } from './seat-set.js'
 
 /** Most of a spec's numbers, with their bounds and defaults. */
@@ -110,7 +110,9 @@ const LOCAL_FIELDS: Readonly<Record<keyof LocalProfile, true>> = {
   limits: true,
   prepare: true,
   secrets: true,
+  preload: true,
 }
+const PRELOAD_FIELDS: Readonly<Record<keyof Preload, true>> = { python: true, imports: true, seeds: true }
 const KUBERNETES_FIELDS: Readonly<Record<keyof KubernetesProfile, true>> = {
   ...LOCAL_FIELDS,
   namespace: true,
@@ -129,7 +131,15 @@ export function checkSpecNames(value: Record<string, unknown>): Checked<true> {
   const profile = refuseUnknownNames('profile', 'field', value.profile, Object.keys(fields))
   if (profile.problem) return profile
   const gpu = checkGpuNames(value.profile.gpu)
-  if (gpu.problem || !isRecord(limits)) return gpu
+  if (gpu.problem) return gpu
+  const { preload: given } = value.profile
+  const preload = refuseUnknownNames(
+    'profile.preload',
+    'field',
+    isRecord(given) ? given : {},
+    Object.keys(PRELOAD_FIELDS),
+  )
+  if (preload.problem || !isRecord(limits)) return preload
   return refuseUnknownNames('profile.limits', 'field', limits, Object.keys(NO_LIMITS))
 }
 
@@ -219,6 +229,8 @@ function checkSurroundings(value: Record<string, unknown>): Checked<JobSurroundi
   }
   const secrets = checkSecrets(value.secrets ?? [])
   if (secrets.problem) return secrets
+  const preload = checkPreload(value.preload)
+  if (preload.problem) return preload
   return {
     value: {
       env: env.value,
@@ -227,6 +239,7 @@ function checkSurroundings(value: Record<string, unknown>): Checked<JobSurroundi
       prepare: (prepare ?? null) as string[] | null,
       // Left out where there are none, so that the profile of an earlier release is the same one.
       ...(secrets.value.length > 0 ? { secrets: secrets.value } : {}),
+      ...(preload.value === null ? {} : { preload: preload.value }),
     },
   }
 }
@@ -241,6 +254,44 @@ function checkSecrets(value: unknown): Checked<string[]> {
     if (checked.problem) return checked
   }
   return { value: [...new Set(value as string[])] }
+}
+
+const MODULE = /^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$/
+const FUNCTION = /^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$/
+
+function checkPreload(value: unknown): Checked<Preload | null> {
+  if (value === undefined || value === null) return { value: null }
+  if (!isRecord(value))
+    return invalid(
+      `profile.preload is { imports, python?, seeds? }, such as {"imports": ["numpy"]}, not ${shown(value)}`,
+    )
+  const { python = 'python3', imports, seeds = [] } = value
+  if (typeof python !== 'string' || python === '' || python.includes('\u0000'))
+    return invalid(`profile.preload.python is how jobs call the interpreter, not ${shown(python)}`)
+  const modules = checkTexts('imports', imports, MODULE, 1, "modules, such as ['numpy']")
+  if (modules.problem) return modules
+  const functions = checkTexts('seeds', seeds, FUNCTION, 0, "functions, such as ['mine.random:seed']")
+  if (functions.problem) return functions
+  return { value: { python, imports: modules.value, seeds: functions.value } }
+}
+
+function checkTexts(
+  key: keyof Preload,
+  value: unknown,
+  form: RegExp,
+  least: number,
+  expected: string,
+): Checked<string[]> {
+  const isRight =
+    Array.isArray(value) &&
+    value.length >= least &&
+    value.length <= LIMIT.preloads &&
+    value.every((text) => typeof text === 'string' && form.test(text))
+  return isRight
+    ? { value }
+    : invalid(
+        `profile.preload.${key} is a list of ${least} to ${LIMIT.preloads} ${expected}, not ${shown(value)}`,
+      )
 }
 
 /** An image's reference: the API server takes nearly anything, and the kubelet would say InvalidImageName a minute later. */

@@ -69,6 +69,10 @@ export interface JobResult {
   missing: { path: string; reason: string }[]
   /** the pod's own measure from process start to exit, ms */
   durationMs: number
+  /** before that, ms: the wait for its seat, and its fork or spawn; absent from pods of an earlier image */
+  startMs?: { seat: number; spawn: number }
+  /** of a call of the pool's preloaded interpreter: whether it was forked from it, and why not; absent from all others */
+  preload?: { forked: true } | { forked: false; why: string }
   pod: string
   epoch: number
 }

@@ -101,6 +101,8 @@ export const LIMIT = {
   /** an environment of a process holds 128 KiB a variable on Linux; a secret is a key or a token */
   secretBytes: 64 * 1024,
   files: 1_000,
+  /** modules of a profile's preload, and its seeds: a list for people to write */
+  preloads: 100,
   acquireMsMax: 24 * HOUR,
   jobMsMin: 1,
   jobMsMax: 7 * 24 * HOUR,

@@ -52,6 +52,18 @@ export interface JobSurroundings {
   prepare: string[] | null
   /** names of the secrets that jobs may take into their environment (JobSpec.secretEnv); absent: none */
   secrets?: string[]
+  /** an interpreter that jobs are forked from; absent: none (a profile that says none must stay the text that it was) */
+  preload?: Preload
+}
+
+/** A Python interpreter that each pod starts after `prepare` and has the modules imported in before it is Ready. */
+export interface Preload {
+  /** as jobs write it: those whose argv begins with it, and goes on with FILE.py, -c or -m, are forked from it */
+  python: string
+  /** imported in this order */
+  imports: string[]
+  /** 'package.module:function', called with a random integer in each forked job, as random, numpy and torch are seeded */
+  seeds: string[]
 }
 
 /** A pool as the broker knows it: every default filled in, every bound checked (see pool-file.ts for what users write). */

@@ -103,6 +103,19 @@ export interface RunnerStatus {
   idleMs: number
   /** ms until the runner ends itself by age */
   lifetimeLeftMs: number
+  /** the interpreter that jobs are forked from; absent when the profile has none */
+  preload?: PreloadStatus
+}
+
+export interface PreloadStatus {
+  python: string
+  imports: string[]
+  /** `off`: jobs are started as without it, for the reason in `why` */
+  state: 'starting' | 'ready' | 'off'
+  why?: string
+  /** jobs that were forked, and those that could have been but were started anew */
+  forked: number
+  notForked: number
 }
 
 /** Who answers at an address. Nothing of it is secret; a probe is no use of the pod, and no contact with its broker. */
@@ -177,7 +190,7 @@ export interface RunnerEnv {
   FIREPOOL_BROKER_GONE_MS: string
   /** imitated cold start, ms to wait before it listens; 0 for none */
   FIREPOOL_START_DELAY_MS: string
-  /** JSON of Profile, as far as jobs need it: env, limits, prepare, names of secrets */
+  /** JSON of Profile, as far as jobs need it: env, limits, prepare, preload, names of secrets */
   FIREPOOL_PROFILE: string
   /** the folder in which the pod finds secrets, a file for each, under its name */
   FIREPOOL_SECRETS?: string

@@ -86,6 +86,8 @@ test('the runner is told what it is by its environment, its address by the kubel
   })
   // Read as a kubelet reads it, it is what the profile says.
   expect(env.FIREPOOL_PROFILE).toContain('$$(HOME) and $$$$')
+  const preload = { python: 'python3', imports: ['numpy'], seeds: [] }
+  expect(JSON.parse(envOf({ preload }).FIREPOOL_PROFILE!)).toMatchObject({ preload })
 })
 
 test('a pod whose jobs may use secrets is told where they are mounted, and their names alone', () => {

@@ -10,10 +10,9 @@ import {
 import { startDelayMs } from '../start-delay.js'
 import { ANNOTATION, LABEL, MANAGED_BY, podLabel, podName } from './names.js'
 import type { PodBody } from './objects.js'
+import { RUNNER_COMMAND } from './runner-command.js'
 import { withGpus } from './shares/pod-gpus.js'
 
-/** Where deploy/docker/Dockerfile puts the package. */
-const RUNNER_COMMAND = ['node', '/opt/firepool/node_modules/firepool/dist/runner/main.js']
 const POD_FOLDER = '/var/lib/firepool/pod'
 /** The user `node` of Node's own images; any image works with it, because the pod's folder is a volume of that group. */
 const USER_ID = 1000
@@ -172,7 +171,7 @@ function runnerEnv(
   folder: string,
   brokerPublicKey: string,
 ): RunnerEnv {
-  const { env, limits, prepare, secrets } = order.profile
+  const { env, limits, prepare, preload, secrets } = order.profile
   // A kubelet would read $(NAME) and $$ in it; $$ is how a $ is written (and $$$$ is how replaceAll is told so).
   const literal = (text: string) => text.replaceAll('$', '$$$$')
   return {
@@ -183,7 +182,7 @@ function runnerEnv(
     FIREPOOL_LIFETIME_MS: String(order.lifetimeMs),
     FIREPOOL_BROKER_GONE_MS: String(TIMEOUT.brokerGoneMs),
     FIREPOOL_START_DELAY_MS: String(startDelayMs(order)),
-    FIREPOOL_PROFILE: literal(JSON.stringify({ env, limits, prepare, secrets })),
+    FIREPOOL_PROFILE: literal(JSON.stringify({ env, limits, prepare, preload, secrets })),
     ...(secrets === undefined ? {} : { FIREPOOL_SECRETS: SECRETS_FOLDER }),
     FIREPOOL_TERMINATION_LOG: TERMINATION_LOG,
   }

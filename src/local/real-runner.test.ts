@@ -102,6 +102,15 @@ describe.skipIf(!existsSync(RUNNER))('with the real runner', () => {
     expect(await lost).toBe('lost')
   })
 
+  test('a preload that fails is told with its module', async () => {
+    const pod = podName()
+    const preload = { python: 'python3', imports: ['no_such'], seeds: [] }
+    await backend.create([order(pod, {}, { preload })])
+    const failed = await listed(backend, pod, 'failed')
+    expect(failed.reason).toBe('PreloadFailed')
+    expect(failed.message).toContain('no_such')
+  })
+
   test('prepare that fails is told with its output', async () => {
     const pod = podName()
     await backend.create([order(pod, {}, { prepare: ['sh', '-c', 'echo no such wheel >&2; exit 3'] })])

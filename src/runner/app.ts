@@ -19,6 +19,7 @@ import { type EndDecision, Fence, type FenceInit } from './fence.js'
 import { dropOutputFiles, openForRead, openUpload, outputName } from './folder.js'
 import { type JobPlace, JobProcess, type KillReason } from './process.js'
 import { killMarked } from './process-tree.js'
+import { uselessBy } from './seat.js'
 import {
   ackRequest,
   bindRequest,
@@ -45,6 +46,8 @@ export interface RunnerOptions {
   fenceLimits?: FenceInit['limits']
   /** called before a bind is answered: what must outlive this process */
   onBound?: (epoch: number, ownerHash: string) => void
+  /** called once no job can be run in this pod any more, after its callers were answered */
+  onUseless?: (reason: string, message: string) => void
 }
 
 interface Call {
@@ -125,6 +128,7 @@ export class RunnerApp {
   status(): RunnerStatus {
     const now = performance.now()
     const { fence } = this
+    const { zygote } = this.#options.place
     return {
       v: 1,
       pod: this.#options.place.pod,
@@ -137,6 +141,7 @@ export class RunnerApp {
       undelivered: fence.undelivered(now),
       idleMs: fence.idleMs(now),
       lifetimeLeftMs: Math.max(0, this.#options.lifetimeMs - this.ageMs()),
+      ...(zygote === undefined ? {} : { preload: zygote.status() }),
     }
   }
 
@@ -219,9 +224,12 @@ export class RunnerApp {
   #finished(jobId: string, outcome: JobOutcome): void {
     const body = JSON.stringify({ v: 1, outcome })
     this.#process = null
+    const useless = uselessBy(outcome)
+    if (useless !== null) this.#answerEnded(this.fence.close().ended)
     const { start } = this.fence.finish(jobId, outcome, 2 * body.length, performance.now())
     this.#answerAttached(jobId, body)
     if (start !== null) this.#start(start)
+    if (useless !== null) this.#options.onUseless?.(useless.reason, useless.message)
   }
 
   #answerAttached(jobId: string, body: string): void {
@@ -278,6 +286,7 @@ export class RunnerApp {
       this.#options.onBound?.(request.epoch, request.ownerHash)
       this.#savedEpoch = request.epoch
       void dropOutputFiles(this.#options.place.folders, request.epoch)
+      void this.#leaveEpochs(request.epoch - 1)
     }
     reply(res, 200, decision.reply)
   }
@@ -289,7 +298,11 @@ export class RunnerApp {
   }
 
   /** Answered only when nothing of the ended epochs runs any more. */
-  async #endJobs(decision: EndDecision, reason: KillReason, epochMax?: number): Promise<void> {
+  async #endJobs(
+    decision: EndDecision,
+    reason: KillReason,
+    epochMax = Number.POSITIVE_INFINITY,
+  ): Promise<void> {
     const running = decision.kill === null ? null : this.#process
     running?.kill(reason)
     this.#answerEnded(decision.ended)
@@ -297,12 +310,20 @@ export class RunnerApp {
     await running?.done
     // A process that was on its way to its exec during the first look carries its marker now.
     if (running !== null) await this.#killLeftovers(epochMax)
+    await this.#options.place.seats?.endEpochs(epochMax)
   }
 
-  async #killLeftovers(epochMax: number | undefined): Promise<void> {
+  /** A new epoch has begun. A job of an earlier one may go on; a seat that none of their jobs uses is given back, without their processes. */
+  async #leaveEpochs(epochMax: number): Promise<void> {
+    const { seats } = this.#options.place
+    if (seats?.holds(epochMax)) await this.#killLeftovers(epochMax)
+    await seats?.endEpochs(epochMax)
+  }
+
+  async #killLeftovers(epochMax: number): Promise<void> {
     const { pod, incarnation, log } = this.#options.place
     const env = { FIREPOOL_POD: pod, FIREPOOL_INCARNATION: incarnation }
-    const killed = await killMarked(epochMax === undefined ? { env } : { env, epochMax })
+    const killed = await killMarked({ env, epochMax })
     if (killed > 0) log(`killed ${killed} processes that jobs had left`)
   }
 
@@ -313,7 +334,8 @@ export class RunnerApp {
       // tell that it never started; over a new one it is refused with LeaseRevoked, or nobody listens.
       res.shouldKeepAlive = false
       this.onDrained()
-      await this.#killLeftovers(undefined)
+      await this.#killLeftovers(Number.POSITIVE_INFINITY)
+      await this.#options.place.seats?.endEpochs(Number.POSITIVE_INFINITY)
     }
     reply(res, 200, answer)
   }

@@ -1,11 +1,12 @@
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import type { JobSpec, RunnerReady } from '../contract/index.js'
 import { type CallOptions, createRunnerClient, jobDigest, RunnerUnreachable } from './client.js'
 import { lifetimeVerdict } from './lifetime.js'
-import { markedPids } from './process-tree.js'
+import { descendants, markedPids } from './process-tree.js'
 import {
   compileSources,
   problemOf,
@@ -111,6 +112,50 @@ describe('the runner process', () => {
     }
   })
 
+  test('imports what jobs are forked with before it is ready, after it was prepared, and ends it with itself', async () => {
+    const preload = { python: 'python3', imports: ['json', 'mine'], seeds: [] }
+    const runner = start({
+      profile: { prepare: ['/bin/sh', '-c', 'echo "value = 5" > mine.py'], preload, env: { TZ: 'UTC' } },
+    })
+    const ready = await runner.ready()
+    expect(runner.log()).toContain('python3 has preloaded json, mine')
+    const { bind, run, broker } = clients(runner, ready)
+    await bind()
+    expect((await broker.status()).preload).toMatchObject({ state: 'ready', imports: ['json', 'mine'] })
+    const spec = { command: ['python3', '-c', 'import mine; print(mine.value)'] }
+    expect(await run('s/1', spec)).toMatchObject({ result: { stdout: '5\n', preload: { forked: true } } })
+    const interpreters = descendants(runner.pid).map(({ pid }) => `/proc/${pid}/cmdline`)
+    expect(interpreters).toHaveLength(1)
+    runner.kill('SIGKILL')
+    // Of a process that has ended nothing is there, or a zombie without a command.
+    const isGone = (path: string) => !existsSync(path) || readFileSync(path, 'latin1') === ''
+    await waitUntil('the interpreter ends with its runner', () => interpreters.every(isGone))
+  })
+
+  test('whose preload fails says which module, and is never ready', async () => {
+    const broken = { PYTHONPATH: podDir }
+    writeFileSync(join(podDir, 'ends.py'), 'import sys; sys.exit("no licence")')
+    writeFileSync(join(podDir, 'dies.py'), 'import os; os.abort()')
+    for (const [preload, text] of [
+      [
+        { python: 'python3', imports: ['json', 'no_such'] },
+        'no_such could not be imported: ModuleNotFoundError',
+      ],
+      [{ python: 'python3', imports: ['ends'] }, 'ends could not be imported: SystemExit: no licence'],
+      [{ python: 'python3', imports: ['json', 'dies'] }, 'was ended by SIGABRT while it imported dies'],
+      [{ python: 'no-such-python', imports: ['json'] }, 'no-such-python could not be started (ENOENT)'],
+    ] as const) {
+      const runner = start({
+        profile: { env: broken, preload: { ...preload, imports: [...preload.imports], seeds: [] } },
+      })
+      expect(await runner.exit).toEqual({ code: 1, signal: null })
+      const failed = JSON.parse(readFileSync(join(podDir, 'failed.json'), 'utf8'))
+      expect(failed).toMatchObject({ v: 1, reason: 'PreloadFailed' })
+      expect(failed.message).toContain(text)
+      expect(inPod('ready.json')).toBe(false)
+    }
+  })
+
   test('with a wrong environment fails typed', async () => {
     for (const env of [
       { FIREPOOL_LIFETIME_MS: 'x' },
@@ -146,6 +191,30 @@ describe('the runner process', () => {
     runner.kill('SIGTERM')
     expect(await runner.exit).toEqual({ code: 0, signal: null })
     expect(markedPids({ env: { FIREPOOL_POD: POD, HOME: join(podDir, 'home') } })).toEqual([])
+  })
+
+  test('whose pod is refused all GPUs answers its job, says why, and ends itself', async () => {
+    const socket = join(podDir, 'agent.sock')
+    const error = {
+      code: 'UngrantedUse',
+      message: 'process 7 used a GPU without a grant',
+      remedy: 'delete the pod',
+    }
+    const agent = createServer((_, res) => res.writeHead(403).end(JSON.stringify({ v: 1, error })))
+    await new Promise<void>((resolve) => agent.listen(socket, resolve))
+    const termination = join(podDir, 'termination')
+    const runner = start({ env: { FIREPOOL_SEAT_SOCKET: socket, FIREPOOL_TERMINATION_LOG: termination } })
+    const { bind, run } = clients(runner, await runner.ready())
+    await bind()
+    expect(problemOf(await run('s/1', { command: 'touch ran' }))).toMatchObject({
+      code: 'LeaseRevoked',
+      details: { reason: 'UngrantedUse' },
+    })
+    expect(await runner.exit).toEqual({ code: 1, signal: null })
+    expect(JSON.parse(readFileSync(termination, 'utf8'))).toMatchObject({ v: 1, reason: 'UngrantedUse' })
+    expect(runner.log()).toContain('process 7 used a GPU without a grant')
+    expect(inPod('work/ran')).toBe(false)
+    agent.close()
   })
 
   test('F17: ends itself at its lifetime, whatever the broker does', async () => {

@@ -17,6 +17,7 @@ import { seatSettings } from './seat.js'
 import { Secrets } from './secrets.js'
 import { type Runner, startRunner } from './server.js'
 import { warmUp } from './warm-up.js'
+import { PreloadFailure, Zygote } from './zygote.js'
 
 /** The runner's process: reads its environment, prepares the pod, listens, and ends itself when its time is over. */
 
@@ -25,9 +26,10 @@ const PREPARE_TAIL_BYTES = 4_096
 const LOOK_MS_MAX = 5_000
 const LOOK_MS_MIN = 20
 
-type RunnerProfile = Pick<Profile, 'env' | 'limits' | 'prepare' | 'secrets'>
+type RunnerProfile = Pick<Profile, 'env' | 'limits' | 'prepare' | 'preload' | 'secrets'>
 
 let prepareChild: ChildProcess | null = null
+let zygote: Zygote | undefined
 let runner: Runner | null = null
 const incarnation = randomBytes(8).toString('hex')
 let isEnding = false
@@ -75,6 +77,7 @@ function profileOf(text: string): RunnerProfile {
       limits: { ...none, ...profile.limits },
       prepare: profile.prepare ?? null,
       secrets: profile.secrets ?? [],
+      ...(profile.preload === undefined ? {} : { preload: profile.preload }),
     }
   } catch {
     throw new StartFailure('BadEnvironment', 'FIREPOOL_PROFILE is not JSON.')
@@ -153,6 +156,21 @@ async function prepare(argv: string[], place: JobPlace): Promise<void> {
   )
 }
 
+/** The interpreter that jobs are forked from, with its modules imported. */
+async function preload(profile: RunnerProfile, place: JobPlace): Promise<void> {
+  if (profile.preload === undefined) return
+  const { env, pod, folders } = place
+  const { preload, limits } = profile
+  zygote = new Zygote({ preload, env, limits, pod, incarnation, folders, log })
+  try {
+    await zygote.start()
+  } catch (error) {
+    if (error instanceof PreloadFailure) throw new StartFailure('PreloadFailed', error.message)
+    throw error
+  }
+  place.zygote = zygote
+}
+
 /** Who grants GPUs to this pod's jobs; undefined where nobody does. */
 function seats(): NodeAgentSeats | undefined {
   try {
@@ -185,6 +203,7 @@ async function start(): Promise<void> {
   const boundPath = join(podDir, 'bound.json')
   const earlier = earlierBinding(boundPath)
   if (profile.prepare !== null && profile.prepare.length > 0) await prepare(profile.prepare, place)
+  await preload(profile, place)
   const delayMs = envMs('FIREPOOL_START_DELAY_MS')
   if (delayMs > 0) await sleep(delayMs)
   runner = await startRunner(env('FIREPOOL_LISTEN'), {
@@ -194,6 +213,10 @@ async function start(): Promise<void> {
     gpus: await visibleGpus(process.env),
     earlier,
     onBound: (epoch, ownerHash) => writeAtomically(boundPath, { v: 1, epoch, ownerHash }),
+    onUseless: (reason, message) => {
+      tellTermination({ v: 1, reason, message })
+      void end(1, `${reason}: ${message}`)
+    },
   })
   const { address } = runner
   await warmUp(address)
@@ -230,6 +253,7 @@ async function end(code: number, why: string): Promise<void> {
   try {
     if (prepareChild?.pid !== undefined) sendSignal(-prepareChild.pid, 'SIGKILL')
     await runner?.close()
+    zygote?.close()
     await killMarked({ env: { FIREPOOL_INCARNATION: incarnation } })
   } finally {
     process.exit(code)

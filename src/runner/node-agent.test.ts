@@ -1,11 +1,20 @@
-import { mkdtempSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, rmSync } from 'node:fs'
 import { createServer, type Server, type ServerResponse } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
+import { jobDigest } from './client.js'
 import { type NodeAgentOptions, NodeAgentSeats } from './node-agent.js'
+import { markedPids } from './process-tree.js'
 import { seatSettings } from './seat.js'
-import { makeWorld, problemOf, resultOf, type World, waitUntil } from './world.fixture.js'
+import {
+  makeWorld,
+  problemOf,
+  refusal as refusalOf,
+  resultOf,
+  type World,
+  waitUntil,
+} from './world.fixture.js'
 
 /** The runner's side of seats, against an agent that is scripted here. test/integration/seats.test.ts has the real one. */
 
@@ -216,9 +225,157 @@ describe('a seat', () => {
   })
 })
 
+/** Holds at most one grant, as the real one: the same request is answered with the same grant. */
+function honest(agent: ScriptedAgent): void {
+  let epoch = 0
+  let held: { requestId: unknown; seatEpoch: number } | null = null
+  agent.answer = ({ path, body, res }) => {
+    if (path === '/v1/seats/release') {
+      if (held?.seatEpoch === body.seatEpoch) held = null
+      say(res, 200, { v: 1, xids: [] })
+    } else if (held !== null && held.requestId !== body.requestId) say(res, 409, refusal('HoldAndWait'))
+    else {
+      held ??= { requestId: body.requestId, seatEpoch: ++epoch }
+      say(res, 200, grant(held.seatEpoch, 'GPU-a'))
+    }
+  }
+}
+
+describe('a seat that is held between jobs', () => {
+  const LEAVE =
+    "setsid sh -c ': > left; exec sleep 600' >/dev/null 2>&1 & until [ -e left ]; do sleep 0.01; done"
+  const held = (world: World) => markedPids({ env: { FIREPOOL_POD: world.pod } }).length
+  /** When each seat was given back: how many processes of the pod there were. */
+  function processesAtRelease(world: World): number[] {
+    const { answer } = agent
+    const found: number[] = []
+    agent.answer = (asked) => {
+      if (asked.path === '/v1/seats/release') found.push(held(world))
+      answer(asked)
+    }
+    return found
+  }
+
+  test('is taken with the first job that needs one, and is the same for all jobs of the epoch', async () => {
+    honest(agent)
+    const world = await pod({ idle: 'hold' })
+    await world.run({ ...SHOW, device: 'none' })
+    expect(agent.asked).toEqual([])
+    for (let job = 0; job < 3; job++) expect(resultOf(await world.run(SHOW)).stdout).toBe('gpu=GPU-a\n')
+    expect(new Set(agent.asked.map(({ body }) => body.requestId)).size).toBe(1)
+    expect(agent.released()).toEqual([])
+  })
+
+  test('is given back by a drain that succeeds, after what jobs have left is gone', async () => {
+    honest(agent)
+    const world = await pod({ idle: 'hold' })
+    const found = processesAtRelease(world)
+    const spec = { command: LEAVE }
+    await world.run(spec, { jobId: 's/1' })
+    await world.lease(7).ack({ v: 1, jobId: 's/1', digest: jobDigest(spec) })
+    const drain = (useSeq: number) => world.broker.drain({ v: 1, drainId: `d${useSeq}`, epoch: 7, useSeq })
+    expect(await drain(0)).toMatchObject({ drained: false })
+    expect(agent.released()).toEqual([])
+    expect(await drain(1)).toMatchObject({ drained: true })
+    expect(agent.released()).toEqual([1])
+    expect(found).toEqual([0])
+  })
+
+  test('is given back by a revoke, after the job that it kills is gone', async () => {
+    honest(agent)
+    const world = await pod({ idle: 'hold' })
+    const found = processesAtRelease(world)
+    await world.run({ command: LEAVE })
+    const job = world.run({ command: 'touch began; sleep 600' })
+    await waitUntil('it runs', () => existsSync(join(world.folders.work, 'began')))
+    await world.broker.revoke(7)
+    expect(problemOf(await job).details?.reason).toBe('Revoked')
+    expect(agent.released()).toEqual([1])
+    expect(found).toEqual([0])
+  })
+
+  test('is given back by a rebind, and the next epoch takes its own', async () => {
+    honest(agent)
+    const world = await pod({ idle: 'hold' })
+    const found = processesAtRelease(world)
+    await world.run({ command: LEAVE })
+    await world.bind(8)
+    await waitUntil('it is given back', () => agent.released().length > 0)
+    expect(found).toEqual([0])
+    expect(resultOf(await world.run(SHOW)).stdout).toBe('gpu=GPU-a\n')
+    expect(agent.asked.at(-1)?.body.leaseEpoch).toBe(8)
+    expect(agent.released()).toEqual([1])
+  })
+
+  test('of a job that runs past a rebind is given back when the job ends', async () => {
+    honest(agent)
+    const world = await pod({ idle: 'hold' })
+    const job = world.run({ command: 'touch began; until [ -e go ]; do sleep 0.02; done' })
+    await waitUntil('it runs', () => existsSync(join(world.folders.work, 'began')))
+    await world.bind(8)
+    expect(agent.released()).toEqual([])
+    await world.lease(8).putFile('go', Buffer.alloc(0))
+    await job
+    expect(agent.released()).toEqual([1])
+  })
+
+  test('is given back when the runner ends', async () => {
+    honest(agent)
+    const world = await pod({ idle: 'hold' })
+    await world.run(SHOW)
+    await world.runner.close()
+    expect(agent.released()).toEqual([1])
+  })
+
+  test('serves on while the agent is away', async () => {
+    honest(agent)
+    const world = await pod({ idle: 'hold', waitMs: 0 })
+    await world.run(SHOW)
+    await agent.close()
+    expect(resultOf(await world.run(SHOW)).stdout).toBe('gpu=GPU-a\n')
+  })
+
+  test('that the agent has taken back is granted anew before the next job', async () => {
+    honest(agent)
+    const world = await pod({ idle: 'hold' })
+    await world.run(SHOW)
+    agent.answer = ({ path, res }) =>
+      path === '/v1/seats' ? say(res, 200, grant(9, 'GPU-b')) : say(res, 200, { v: 1, xids: [] })
+    expect(resultOf(await world.run(SHOW)).stdout).toBe('gpu=GPU-b\n')
+    await world.broker.revoke(7)
+    expect(agent.released()).toEqual([9])
+  })
+})
+
+test('a pod that is refused all seats answers LeaseRevoked, also to what waits, and says that it is of no use', async () => {
+  let refuse: () => void = () => {}
+  agent.answer = ({ res }) => {
+    refuse = () => say(res, 403, refusal('UngrantedUse'))
+  }
+  const useless: string[] = []
+  const seats = new NodeAgentSeats({ socket: agent.socket, gpus: 1, incarnation: 'inc', log: () => {} })
+  const world = await makeWorld({ seats, onUseless: (reason) => useless.push(reason) })
+  worlds.push(world)
+  await world.bind(7)
+  const job = world.run({ command: 'touch started' })
+  await waitUntil('it waits for its seat', () => agent.asked[0])
+  const waiting = refusalOf(world.run({ command: 'touch started' }))
+  await waitUntil('another one waits', async () => (await world.broker.status()).waiting === 1)
+  refuse()
+  expect(problemOf(await job)).toMatchObject({ code: 'LeaseRevoked', details: { reason: 'UngrantedUse' } })
+  expect((await waiting).code).toBe('LeaseRevoked')
+  expect(useless).toEqual(['UngrantedUse'])
+  expect((await refusalOf(world.run(SHOW))).code).toBe('LeaseRevoked')
+  expect(() => world.read('started')).toThrow('ENOENT')
+})
+
 test('the settings of a runner', () => {
   expect(seatSettings({})).toBeNull()
-  expect(seatSettings({ FIREPOOL_SEAT_SOCKET: '/s' })).toEqual({ socket: '/s', gpus: 1 })
+  expect(seatSettings({ FIREPOOL_SEAT_SOCKET: '/s' })).toEqual({ socket: '/s', gpus: 1, idle: 'park' })
+  expect(seatSettings({ FIREPOOL_SEAT_SOCKET: '/s', FIREPOOL_SEAT_IDLE: 'hold' })?.idle).toBe('hold')
+  expect(() => seatSettings({ FIREPOOL_SEAT_SOCKET: '/s', FIREPOOL_SEAT_IDLE: 'keep' })).toThrow(
+    'park or hold',
+  )
   expect(seatSettings({ FIREPOOL_SEAT_SOCKET: '/s', FIREPOOL_SEAT_GPUS: '8' })?.gpus).toBe(8)
   for (const FIREPOOL_SEAT_GPUS of ['0', '17', '1.5', 'x'])
     expect(() => seatSettings({ FIREPOOL_SEAT_SOCKET: '/s', FIREPOOL_SEAT_GPUS })).toThrow('1 to 16')

@@ -3,7 +3,8 @@ import { request } from 'node:http'
 import { performance } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { FirepoolError } from '../contract/index.js'
-import { type Seat, type SeatArbiter, seatProblem } from './seat.js'
+import { BANNED, bannedProblem, type Seat, type SeatArbiter, seatProblem } from './seat.js'
+import { type SeatGrant, SeatHold, type SeatIdle } from './seat-hold.js'
 
 /** The node agent's client: seats over the socket in the pod's volume (API version 1, node-agent/README.md). */
 
@@ -11,6 +12,8 @@ export interface NodeAgentOptions {
   socket: string
   /** for each job */
   gpus: number
+  /** default park */
+  idle?: SeatIdle
   /** of the runner's process: another process asks under other ids */
   incarnation: string
   log: (line: string) => void
@@ -45,16 +48,28 @@ class Refused extends NoSeat {}
 
 export class NodeAgentSeats implements SeatArbiter {
   readonly #options: NodeAgentOptions
+  readonly #hold: SeatHold
   /** seat epochs whose release the agent has not heard yet */
   readonly #owed = new Set<number>()
   #timer: NodeJS.Timeout | null = null
 
   constructor(options: NodeAgentOptions) {
     this.#options = options
+    this.#hold = new SeatHold(options.idle ?? 'park')
+  }
+
+  holds(epochMax: number): boolean {
+    return this.#hold.isHeldBy(epochMax)
+  }
+
+  async endEpochs(epochMax: number): Promise<void> {
+    await this.#release(this.#hold.epochsEnded(epochMax))
   }
 
   async take(jobId: string, epoch: number, signal: AbortSignal): Promise<Seat> {
     const deadlineMs = performance.now() + (this.#options.waitMs ?? SEAT_WAIT_MS)
+    // What an earlier epoch still holds is in the way; the agent ends what that has left.
+    await this.endEpochs(epoch - 1)
     for (;;) {
       signal.throwIfAborted()
       try {
@@ -62,6 +77,9 @@ export class NodeAgentSeats implements SeatArbiter {
       } catch (error) {
         if (signal.aborted) throw signal.reason
         if (!(error instanceof NoSeat)) throw error
+        const held = this.#hold.heldFor(epoch)
+        if (error instanceof AgentAway && held !== null) return this.#seat(epoch, held)
+        if (error.code === BANNED) throw new FirepoolError(bannedProblem(error.message))
         const isHeld = error.code === 'HoldAndWait'
         if ((error instanceof Refused && !isHeld) || performance.now() > deadlineMs)
           throw new FirepoolError(seatProblem(error.code, error.message))
@@ -72,29 +90,34 @@ export class NodeAgentSeats implements SeatArbiter {
   }
 
   async #ask(jobId: string, epoch: number, waitMs: number, signal: AbortSignal): Promise<Seat> {
-    const granted = await this.#call<{ seatEpoch: number; uuids: string[] }>(
+    const granted = await this.#call<SeatGrant>(
       'POST',
       '/v1/seats',
       {
         v: 1,
-        requestId: this.#requestId(jobId),
+        requestId: this.#requestId(this.#hold.requestKey(jobId, epoch)),
         leaseEpoch: epoch,
         gpus: this.#options.gpus,
         waitMs: Math.round(waitMs),
       },
       signal,
     )
-    const release = () => this.#release(granted.seatEpoch)
+    const seat = this.#seat(epoch, granted)
     if (signal.aborted) {
-      await release()
+      await seat.release()
       throw signal.reason
     }
-    return { uuids: granted.uuids, release }
+    return seat
   }
 
-  /** The same for every try of a job: asked again, it keeps its turn or gets the same seat. */
-  #requestId(jobId: string): string {
-    return `${this.#options.incarnation}/${createHash('sha256').update(jobId).digest('hex').slice(0, 32)}`
+  #seat(epoch: number, grant: SeatGrant): Seat {
+    this.#hold.granted(epoch, grant)
+    return { uuids: grant.uuids, release: () => this.#release(this.#hold.jobEnded()) }
+  }
+
+  /** The same for every try of one request: asked again, it keeps its turn or gets the same seat. */
+  #requestId(key: string): string {
+    return `${this.#options.incarnation}/${createHash('sha256').update(key).digest('hex').slice(0, 32)}`
   }
 
   /** What an earlier process of this pod held: its jobs were killed with it. */
@@ -103,14 +126,15 @@ export class NodeAgentSeats implements SeatArbiter {
       const { held } = await this.#call<{ held: { seatEpoch: number } | null }>('GET', '/v1/seats')
       if (held === null) return
       this.#options.log(`gives seat epoch ${held.seatEpoch} back, which no job of this runner holds`)
-      await this.#release(held.seatEpoch)
+      await this.#release([held.seatEpoch])
     } catch (error) {
       this.#options.log(`what this pod holds is not known: ${String(error)}`) // it is asked again before the deadline
     }
   }
 
-  async #release(seatEpoch: number): Promise<void> {
-    this.#owed.add(seatEpoch)
+  async #release(seatEpochs: number[]): Promise<void> {
+    if (seatEpochs.length === 0) return
+    for (const seatEpoch of seatEpochs) this.#owed.add(seatEpoch)
     await this.#settle()
   }
 

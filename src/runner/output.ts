@@ -65,6 +65,7 @@ export class OutputCapture {
     this.#hooks = hooks
     this.#limits = limits
     stream.on('data', (chunk: Buffer) => this.#take(chunk))
+    stream.resume() // it may have been paused until somebody listens
     stream.on('error', () => {}) // a pipe that breaks has ended; 'close' follows
   }
 

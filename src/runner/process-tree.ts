@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
  */
 export interface Marker {
   env: Record<string, string>
-  /** FIREPOOL_EPOCH at most this; every epoch when left out */
+  /** FIREPOOL_EPOCH at most this, and one there is: the preloaded interpreter is of no epoch */
   epochMax?: number
 }
 
@@ -24,7 +24,7 @@ export function markedPids(marker: Marker): number[] {
     if (!Number.isInteger(pid) || pid === process.pid) continue
     const env = environOf(pid)
     if (env === undefined || !wanted.every((pair) => env.includes(pair))) continue
-    if (marker.epochMax !== undefined && epochOf(env) > marker.epochMax) continue
+    if (marker.epochMax !== undefined && !(epochOf(env) <= marker.epochMax)) continue
     found.push(pid)
   }
   return found

@@ -1,5 +1,4 @@
 import { type ChildProcess, spawn } from 'node:child_process'
-import { existsSync } from 'node:fs'
 import { performance } from 'node:perf_hooks'
 import {
   durationMs,
@@ -14,12 +13,15 @@ import {
   TIMEOUT,
 } from '../contract/index.js'
 import { collectFiles, outputFileName, type PodFolders, workFolder, writeJobFiles } from './folder.js'
+import { notStartedProblem } from './not-started.js'
 import { OUTPUT_LIMITS, OutputCapture, type OutputLimits } from './output.js'
+import { type Forkable, forkable } from './preload.js'
 import { descendants, killMarked, killProcesses, sendSignal } from './process-tree.js'
 import { commandExists, type LimitWrapper } from './rlimit.js'
 import type { Seat, SeatArbiter } from './seat.js'
 import type { Secrets } from './secrets.js'
 import { OutputSubscriber } from './subscriber.js'
+import type { StartedProcess, Zygote } from './zygote.js'
 
 /** What all jobs of a pod have in common. */
 export interface JobPlace {
@@ -33,16 +35,25 @@ export interface JobPlace {
   limits: LimitWrapper | null
   /** who grants GPUs to jobs; without it, a job sees what the pod sees */
   seats?: SeatArbiter | undefined
+  /** the interpreter that jobs are forked from, if there is one */
+  zygote?: Zygote | undefined
   outputLimits?: OutputLimits
   killGraceMs?: number
   log: (line: string) => void
 }
 
 /** Why a job is ended from outside. The first reason counts. */
-export type KillReason = 'cancelled' | 'revoked' | 'ended' | 'timeout' | 'outputTooLarge' | 'diskError'
+export type KillReason =
+  | 'cancelled'
+  | 'revoked'
+  | 'ended'
+  | 'timeout'
+  | 'outputTooLarge'
+  | 'diskError'
+  | 'orphaned'
 
 /** these end at once; the others get SIGTERM first */
-const AT_ONCE: readonly KillReason[] = ['revoked', 'ended', 'outputTooLarge', 'diskError']
+const AT_ONCE: readonly KillReason[] = ['revoked', 'ended', 'outputTooLarge', 'diskError', 'orphaned']
 
 /** how often a job whose main process is gone is looked at while somebody holds its pipes open, ms */
 const PIPE_LOOK_MS = 50
@@ -63,15 +74,17 @@ export class JobProcess {
   readonly #timeoutMs: number
   readonly #subscriber: OutputSubscriber | null
   #resolve!: (outcome: JobOutcome) => void
-  #child: ChildProcess | null = null
+  #child: StartedProcess | null = null
   #stdout: OutputCapture | null = null
   #stderr: OutputCapture | null = null
   #startedAtMs = 0
+  #startMs = { seat: 0, spawn: 0 }
+  #preload: JobResult['preload']
   #exit: { code: number | null; signal: string | null; durationMs: number } | null = null
   #killed: KillReason | null = null
   #seat: Seat | null = null
-  /** ends the wait for a seat */
-  readonly #noSeat = new AbortController()
+  /** ends the wait for a seat, or for a fork */
+  readonly #noStart = new AbortController()
   #diskError = ''
   /** what descended from the main process when it was told to end */
   #family: ReturnType<typeof descendants> = []
@@ -96,9 +109,14 @@ export class JobProcess {
           )
     // No await where none is needed: the warm job is a bare spawn.
     const hasFiles = spec.files !== undefined && spec.files.length > 0
-    if (spec.cwd === undefined && !hasFiles && this.#arbiter === undefined) {
-      this.#spawn(place.folders.work)
-    } else void this.#prepare()
+    const isBare = spec.cwd === undefined && !hasFiles && this.#arbiter === undefined
+    if (isBare && this.#forkable.kind === 'no') this.#spawn(place.folders.work, performance.now())
+    else void this.#prepare()
+  }
+
+  get #forkable(): Forkable {
+    const { zygote, env } = this.#place
+    return zygote === undefined ? { kind: 'no' } : forkable(zygote.preload, this.#request.spec, env)
   }
 
   /** who grants the job's GPUs; undefined when it needs none, or nobody does */
@@ -113,7 +131,7 @@ export class JobProcess {
     this.#killed ??= reason
     const pid = this.#child?.pid
     if (pid === undefined) {
-      this.#noSeat.abort()
+      this.#noStart.abort()
       return
     }
     if (AT_ONCE.includes(reason)) this.#killTree(pid)
@@ -141,9 +159,13 @@ export class JobProcess {
       // Last, so that no seat is held while files are written.
       if (seats !== undefined && this.#killed === null) {
         const { jobId, epoch } = this.#request
-        this.#seat = await seats.take(jobId, epoch, this.#noSeat.signal)
+        const askedAtMs = performance.now()
+        this.#seat = await seats.take(jobId, epoch, this.#noStart.signal)
+        this.#startMs.seat = performance.now() - askedAtMs
       }
-      if (this.#killed === null) this.#spawn(folder)
+      const beganAtMs = performance.now()
+      if (this.#killed === null && (await this.#fork(folder, beganAtMs))) return
+      if (this.#killed === null) this.#spawn(folder, beganAtMs)
       else this.#end({ kind: 'problem', problem: this.#killProblem(this.#killed) })
     } catch (error) {
       const why = this.#killed === null ? problemOf(error) : this.#killProblem(this.#killed)
@@ -151,7 +173,31 @@ export class JobProcess {
     }
   }
 
-  #spawn(cwd: string): void {
+  /** @returns whether the job was forked from the preloaded interpreter; where not, it has not begun */
+  async #fork(cwd: string, beganAtMs: number): Promise<boolean> {
+    const { zygote } = this.#place
+    const decision = this.#forkable
+    if (zygote === undefined || decision.kind === 'no') return false
+    const { jobId, spec } = this.#request
+    const forked =
+      decision.kind === 'unless'
+        ? decision.why
+        : await zygote.fork(
+            { argv: decision.argv, cwd, env: this.#environment(), hasStdin: spec.stdin !== undefined },
+            this.#noStart.signal,
+          )
+    if (typeof forked === 'string') {
+      if (this.#killed === null) zygote.missed(jobId, forked)
+      this.#preload = { forked: false, why: forked }
+      return false
+    }
+    this.#preload = { forked: true }
+    forked.on('orphaned', () => this.kill('orphaned'))
+    this.#watch(forked, beganAtMs)
+    return true
+  }
+
+  #spawn(cwd: string, beganAtMs: number): void {
     const { spec } = this.#request
     const { limits, env } = this.#place
     let argv = typeof spec.command === 'string' ? ['/bin/sh', '-c', spec.command] : spec.command
@@ -183,12 +229,18 @@ export class JobProcess {
       this.#notStarted(cwd, command, String((error as NodeJS.ErrnoException).code))
       return
     }
-    this.#child = child
-    this.#startedAtMs = performance.now()
     child.on('error', (error: NodeJS.ErrnoException) => {
       if (child.pid === undefined) this.#notStarted(cwd, command, String(error.code))
     })
-    if (child.pid === undefined) return
+    if (child.pid !== undefined) this.#watch(child, beganAtMs)
+  }
+
+  /** The job's process runs, from whichever of the two ways. */
+  #watch(child: StartedProcess, beganAtMs: number): void {
+    const { spec } = this.#request
+    this.#child = child
+    this.#startedAtMs = performance.now()
+    this.#startMs.spawn = this.#startedAtMs - beganAtMs
     this.#stdout = this.#capture(child, 'stdout')
     this.#stderr = this.#capture(child, 'stderr')
     child.on('exit', (code, signal) => this.#exited(child, code, signal))
@@ -214,7 +266,7 @@ export class JobProcess {
     }
   }
 
-  #capture(child: ChildProcess, name: 'stdout' | 'stderr'): OutputCapture {
+  #capture(child: StartedProcess, name: 'stdout' | 'stderr'): OutputCapture {
     const fileName = `${this.#name}.${name}`
     const subscriber = this.#subscriber
     return new OutputCapture(
@@ -232,7 +284,7 @@ export class JobProcess {
     )
   }
 
-  #exited(child: ChildProcess, code: number | null, signal: string | null): void {
+  #exited(child: StartedProcess, code: number | null, signal: string | null): void {
     this.#exit = { code, signal, durationMs: performance.now() - this.#startedAtMs }
     for (const timer of this.#timers) clearTimeout(timer)
     // Children left in the background would hold the pipes open, and run under the next job.
@@ -248,7 +300,7 @@ export class JobProcess {
    * A process in a session of its own may hold the pipes after the job is over. What the job itself wrote is in the
    * pipes by now: once they are quiet, or gave more than a pipe can hold, they are closed.
    */
-  #watchPipes(child: ChildProcess, bytesAtExit: number, bytesBefore: number): void {
+  #watchPipes(child: StartedProcess, bytesAtExit: number, bytesBefore: number): void {
     const timer = setTimeout(() => {
       // After the poll phase, so that a runner that was held up has read what was there.
       setImmediate(() => {
@@ -327,7 +379,9 @@ export class JobProcess {
         output: { stdout: stdoutFacts, stderr: stderrFacts },
         files: [],
         missing: [],
-        durationMs: Math.round(this.#exit!.durationMs * 1_000) / 1_000,
+        durationMs: rounded(this.#exit!.durationMs),
+        startMs: { seat: rounded(this.#startMs.seat), spawn: rounded(this.#startMs.spawn) },
+        ...(this.#preload === undefined ? {} : { preload: this.#preload }),
         pod: this.#place.pod,
         epoch: this.#request.epoch,
       },
@@ -358,6 +412,12 @@ export class JobProcess {
           'PodLost',
           `Job ${jobId} was running when its pod ended, and was killed. Acquire again; run it again only if it may run twice.`,
           { reason: 'PodEnded', pod },
+        )
+      case 'orphaned':
+        return problem(
+          'PodLost',
+          `Job ${jobId} was forked from the preloaded interpreter, which ended while it ran: nobody could tell how it ends, and it was killed. Run it again only if it may run twice.`,
+          { reason: 'PreloadLost', pod },
         )
       case 'outputTooLarge':
         return problem(
@@ -403,44 +463,9 @@ export class JobProcess {
   }
 }
 
-function notStartedProblem(cwd: string, command: string, code: string, pod: string): Problem {
-  const name = JSON.stringify(command.slice(0, 200))
-  const details = { reason: code, command: command.slice(0, 200) }
-  if (code === 'ENOENT' && !existsSync(cwd))
-    return problem(
-      'InvalidRequest',
-      'The work folder of the job is gone: an earlier job removed it. Take a fresh pod.',
-      details,
-    )
-  switch (code) {
-    case 'ENOENT':
-      return problem(
-        'InvalidRequest',
-        `There is no command ${name} in the pod. Check its spelling and PATH, install it in the image or by profile.prepare, or give a text instead of a list to run it by /bin/sh.`,
-        details,
-      )
-    case 'EACCES':
-    case 'ENOEXEC':
-    case 'ENOTDIR':
-    case 'EISDIR':
-    case 'ELOOP':
-      return problem(
-        'InvalidRequest',
-        `The command ${name} cannot be executed (${code}). Set its mode to 0o755 (job.files has \`mode\`), or call its interpreter: ["sh", ${name}].`,
-        details,
-      )
-    case 'E2BIG':
-      return problem(
-        'InvalidRequest',
-        `The command line and environment of ${name} are larger than the system allows. Pass the data by stdin or job.files.`,
-        details,
-      )
-    default:
-      return problem('PodLost', `The pod could not start ${name} (${code}). Replace the pod.`, {
-        ...details,
-        pod,
-      })
-  }
+/** to microseconds */
+function rounded(ms: number): number {
+  return Math.round(ms * 1_000) / 1_000
 }
 
 function problemOf(error: unknown): Problem {

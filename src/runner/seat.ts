@@ -1,4 +1,5 @@
-import { problem } from '../contract/index.js'
+import { type JobOutcome, problem } from '../contract/index.js'
+import { SEAT_IDLES, type SeatIdle } from './seat-hold.js'
 
 /** Who may use a GPU now is decided outside of the pod: a container cannot see who else is on a device. */
 
@@ -6,7 +7,7 @@ import { problem } from '../contract/index.js'
 export interface Seat {
   /** what the job's CUDA_VISIBLE_DEVICES names */
   uuids: readonly string[]
-  /** Gives the GPUs back, after the job's processes are gone. Never rejects; it goes on trying by itself. */
+  /** The job's processes are gone: gives the GPUs back, or keeps them for the next job. Never rejects; it goes on trying by itself. */
   release(): Promise<void>
 }
 
@@ -15,9 +16,13 @@ export interface SeatArbiter {
   /**
    * Waits for the seat of a job.
    * @param epoch the pod's, under which the job was accepted
-   * @throws FirepoolError SeatUnavailable; or the signal's reason, and then nothing is held
+   * @throws FirepoolError SeatUnavailable, or LeaseRevoked when no job of this pod gets one any more; or the signal's reason. Then the job holds nothing
    */
   take(jobId: string, epoch: number, signal: AbortSignal): Promise<Seat>
+  /** Whether these epochs hold a seat that no job uses. */
+  holds(epochMax: number): boolean
+  /** These epochs are over and their processes are gone: gives back what they hold. Never rejects. */
+  endEpochs(epochMax: number): Promise<void>
 }
 
 /** Settings of a runner whose jobs need seats; the runner works without them, and then jobs see what the pod sees. */
@@ -26,6 +31,8 @@ export interface SeatEnv {
   FIREPOOL_SEAT_SOCKET?: string
   /** GPUs for each job, 1 to 16; default 1 */
   FIREPOOL_SEAT_GPUS?: string
+  /** between jobs of one lease: `park` (default) gives the seat up, `hold` keeps it */
+  FIREPOOL_SEAT_IDLE?: string
 }
 
 /** nodes have at most this many GPUs, and a job runs on one node */
@@ -36,15 +43,18 @@ const GPUS_MAX = 16
  * @returns null when jobs need no seats
  * @throws when they are wrong
  */
-export function seatSettings(env: SeatEnv): { socket: string; gpus: number } | null {
-  const { FIREPOOL_SEAT_SOCKET: socket, FIREPOOL_SEAT_GPUS: count = '1' } = env
+export function seatSettings(env: SeatEnv): { socket: string; gpus: number; idle: SeatIdle } | null {
+  const { FIREPOOL_SEAT_SOCKET: socket, FIREPOOL_SEAT_GPUS: count = '1', FIREPOOL_SEAT_IDLE: text } = env
   if (socket === undefined || socket === '') return null
   const gpus = Number(count)
   if (!Number.isInteger(gpus) || gpus < 1 || gpus > GPUS_MAX)
     throw new Error(
       `FIREPOOL_SEAT_GPUS must be a whole number from 1 to ${GPUS_MAX}, it is ${JSON.stringify(count)}.`,
     )
-  return { socket, gpus }
+  const idle = SEAT_IDLES.find((idle) => idle === (text || 'park'))
+  if (idle === undefined)
+    throw new Error(`FIREPOOL_SEAT_IDLE must be ${SEAT_IDLES.join(' or ')}, it is ${JSON.stringify(text)}.`)
+  return { socket, gpus, idle }
 }
 
 /** The job has not started: there was no seat for it. */
@@ -54,4 +64,22 @@ export function seatProblem(reason: string, message: string) {
     `No GPU for the job, which has not started: ${message} Run it again, or elsewhere.`,
     { reason },
   )
+}
+
+/** The node agent's code for a pod that used a GPU without a grant: it is granted nothing any more. */
+export const BANNED = 'UngrantedUse'
+
+/** The job has not started, and no other one will: what the caller's library answers by acquiring another pod. */
+export function bannedProblem(message: string) {
+  return problem(
+    'LeaseRevoked',
+    `The pod is refused all GPUs and ends; the job never started there: ${message} Acquire again and send the job there.`,
+    { reason: BANNED },
+  )
+}
+
+/** Whether this outcome says that the pod is good for no job any more. @returns why */
+export function uselessBy(outcome: JobOutcome): { reason: string; message: string } | null {
+  if (outcome.kind !== 'problem' || outcome.problem.details?.reason !== BANNED) return null
+  return { reason: BANNED, message: outcome.problem.message }
 }

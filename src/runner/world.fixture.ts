@@ -1,5 +1,5 @@
 import { execFileSync, spawn } from 'node:child_process'
-import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { copyFileSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -13,6 +13,7 @@ import { makeFolders, type PodFolders } from './folder.js'
 import type { JobPlace } from './process.js'
 import { killMarked } from './process-tree.js'
 import { type Runner, startRunner } from './server.js'
+import { Zygote, type ZygoteOptions } from './zygote.js'
 
 /** What the runner's tests stand on: a pod folder, keys, a runner on real HTTP, clients. For tests only. */
 
@@ -35,7 +36,21 @@ export async function waitUntil<T>(
 
 let worlds = 0
 
-export type WorldOptions = Partial<Omit<JobPlace, 'folders' | 'log'>> & Partial<Omit<RunnerOptions, 'place'>>
+export type WorldOptions = Partial<Omit<JobPlace, 'folders' | 'log' | 'zygote'>> &
+  Partial<Omit<RunnerOptions, 'place'>> & { preload?: Partial<ZygoteOptions> }
+
+/** The interpreter itself: what is called python3 may be a script that looks for one. */
+export const PYTHON = execFileSync('python3', ['-c', 'import sys; print(sys.executable)'], {
+  encoding: 'utf8',
+}).trim()
+
+export const NO_LIMITS = {
+  memoryBytes: null,
+  cpuSeconds: null,
+  openFiles: null,
+  processes: null,
+  fileBytes: null,
+}
 
 /** A runner in this process, not bound yet. */
 export interface World {
@@ -46,6 +61,7 @@ export interface World {
   runner: Runner
   sign: Signer
   logged: string[]
+  zygote: Zygote | undefined
   broker: RunnerClient
   lease(epoch: number): RunnerClient
   bind(epoch: number, ownerHash?: string): Promise<void>
@@ -63,6 +79,19 @@ export async function makeWorld(options: WorldOptions = {}): Promise<World> {
   const pod = `test-${process.pid}-${++worlds}`
   const incarnation = options.incarnation ?? `inc${process.pid}x${worlds}`
   const logged: string[] = []
+  const log = (line: string) => logged.push(line)
+  const env = {
+    PATH: process.env.PATH ?? '',
+    HOME: folders.home,
+    TMPDIR: folders.tmp,
+    LANG: 'C.UTF-8',
+    TERM: 'dumb',
+    ...options.env,
+  }
+  const preload = { python: PYTHON, imports: ['json'], seeds: [] }
+  const ours = { preload, env, limits: NO_LIMITS, pod, incarnation, folders, log }
+  const zygote = options.preload === undefined ? undefined : new Zygote({ ...ours, ...options.preload })
+  await zygote?.start()
   const runner = await startRunner('127.0.0.1:0', {
     brokerKey: keys.publicKeyBase64,
     lifetimeMs: 3_600_000,
@@ -70,18 +99,13 @@ export async function makeWorld(options: WorldOptions = {}): Promise<World> {
     place: {
       secrets: { environment: () => ({}) },
       limits: null,
-      env: {
-        PATH: process.env.PATH ?? '',
-        HOME: folders.home,
-        TMPDIR: folders.tmp,
-        LANG: 'C.UTF-8',
-        TERM: 'dumb',
-      },
       ...options,
+      env,
       pod,
       incarnation,
       folders,
-      log: (line) => logged.push(line),
+      zygote,
+      log,
     },
   })
   const lease = (epoch: number) =>
@@ -96,6 +120,7 @@ export async function makeWorld(options: WorldOptions = {}): Promise<World> {
     runner,
     sign,
     logged,
+    zygote,
     broker,
     lease,
     async bind(epoch, ownerHash = 'owner-1') {
@@ -107,6 +132,7 @@ export async function makeWorld(options: WorldOptions = {}): Promise<World> {
     read: (path) => readFileSync(join(folders.work, path), 'utf8'),
     async end() {
       await runner.close()
+      zygote?.close()
       await killMarked({ env: { FIREPOOL_POD: pod } })
       rmSync(dir, { recursive: true, force: true })
     },
@@ -156,6 +182,8 @@ export async function compileSources(files: string[]): Promise<{ dir: string; re
     cwd: root,
     stdio: 'pipe',
   })
+  if (existsSync(join(dir, 'runner')))
+    copyFileSync(join(root, 'src/runner/zygote.py'), join(dir, 'runner/zygote.py'))
   return { dir, remove: () => rmSync(dir, { recursive: true, force: true }) }
 }
 

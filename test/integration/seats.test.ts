@@ -74,7 +74,7 @@ describe.skipIf(!hasGo())('runners on a node with one GPU', () => {
   })
 
   /** Registers a pod and starts its runner, whose jobs need a seat each. */
-  async function pod() {
+  async function pod(settings: Record<string, string> = {}) {
     const number = ++pods
     const uid = `${process.pid.toString(16).padStart(8, '0')}-0000-4000-8000-${String(number).padStart(12, '0')}`
     await operator('PUT', `/v1/pods/${uid}`, { v: 1, tenant: `tenant-${number}` })
@@ -85,6 +85,7 @@ describe.skipIf(!hasGo())('runners on a node with one GPU', () => {
         FIREPOOL_POD: name,
         FIREPOOL_FAKE_POD_UID: uid,
         FIREPOOL_SEAT_SOCKET: join(dir, 'pods', uid, 'agent.sock'),
+        ...settings,
       },
     })
     runners.push(runner)
@@ -93,12 +94,21 @@ describe.skipIf(!hasGo())('runners on a node with one GPU', () => {
     await broker.bind({ v: 1, epoch: 1, leaseId: 'l', ownerHash: 'o', incarnation })
     const lease = createRunnerClient(address, () => runner.sign(name, 'lease', 1, 'l'))
     let jobs = 0
-    return async (command: string) => {
+    const run = async (command: string) => {
       const spec: JobSpec = { command }
       return resultOf(
         await lease.jobs({ v: 1, jobId: `s/${++jobs}`, digest: jobDigest(spec), epoch: 1, spec }),
       )
     }
+    return Object.assign(run, { broker })
+  }
+
+  async function gpu() {
+    const { gpus, counts } = (await operator('GET', '/status')) as {
+      gpus: { phase: string; pod?: string }[]
+      counts: Record<string, number>
+    }
+    return { ...gpus[0]!, counts }
   }
 
   function operator(method: string, path: string, body?: unknown): Promise<unknown> {
@@ -134,12 +144,27 @@ describe.skipIf(!hasGo())('runners on a node with one GPU', () => {
     // The runner itself is no process of its job.
     expect((await first('echo $CUDA_VISIBLE_DEVICES')).stdout).toBe('GPU-fake-0\n')
     await waitUntil('all seats are given back', async () => {
-      const { gpus, counts } = (await operator('GET', '/status')) as {
-        gpus: { phase: string }[]
-        counts: Record<string, number>
-      }
+      const { phase, counts } = await gpu()
       expect(counts).not.toHaveProperty('ungranted')
-      return gpus[0]?.phase === 'free' && (counts.killed ?? 0) > 0
+      return phase === 'free' && (counts.killed ?? 0) > 0
     })
+  })
+
+  test('a pod that holds keeps its GPU between jobs, from its first job to the end of its lease', async () => {
+    const [holder, other] = [await pod({ FIREPOOL_SEAT_IDLE: 'hold' }), await pod()]
+    await waitUntil('the GPU is free', async () => (await gpu()).phase === 'free')
+    const device = join(dir, 'dev/nvidia0')
+    // What a job leaves on the device is the pod's own while it holds.
+    const leave = `setsid sh -c 'exec 3<${device}; : > left; exec sleep 600' >/dev/null 2>&1 & until [ -e left ]; do sleep 0.01; done`
+    await holder(`${leave}; echo $CUDA_VISIBLE_DEVICES > kept`)
+    expect((await gpu()).phase).toBe('held')
+    expect((await holder('cat kept; echo $CUDA_VISIBLE_DEVICES')).stdout).toBe('GPU-fake-0\nGPU-fake-0\n')
+    const waiting = other('echo $CUDA_VISIBLE_DEVICES')
+    await waitUntil('another pod waits', async () => (await other.broker.status()).running !== null)
+    expect((await holder('echo still')).stdout).toBe('still\n')
+    expect((await gpu()).phase).toBe('held')
+    await holder.broker.revoke(1)
+    expect((await waiting).stdout).toBe('GPU-fake-0\n')
+    expect((await gpu()).counts).not.toHaveProperty('ungranted')
   })
 })

@@ -5,14 +5,14 @@ import type { WorkflowHandle } from '@temporalio/client'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Grant, JobResult, LeaseEnd, Problem } from '../../dist/contract/index.js'
 import { holderOf, marker } from '../support/holder.js'
-import { pythonWithTemporalio } from '../support/python.js'
+import { pythonWith } from '../support/python.js'
 import { makeWorld, processWith, type World, waitUntil } from '../support/world.js'
 
 const EXAMPLE = fileURLToPath(new URL('../../examples/python', import.meta.url))
 const EXAMPLE_QUEUE = 'python-callers'
 const EDGE_QUEUE = 'python-edges'
 
-const found = await pythonWithTemporalio()
+const found = await pythonWith('temporalio')
 if ('skip' in found) console.error(`skipped, a Python caller was NOT tested: ${found.skip}`)
 
 interface Step {

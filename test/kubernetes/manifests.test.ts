@@ -251,7 +251,7 @@ describe.skipIf(obstacle)(orSkipped('deploy/kubernetes', obstacle), () => {
       expect(dockerfile).toContain('COPY --from=package /opt/firepool /opt/firepool')
       expect(IMAGE_FIREPOOL).toBe('/opt/firepool/node_modules/firepool')
       expect(image.command).toEqual(runner.command)
-      const [, main] = image.command
+      const main = image.command.at(-1)
       expect(existsSync(join(ROOT, main!.replace(`${IMAGE_FIREPOOL}/`, '')))).toBe(true)
     })
 

@@ -7,26 +7,29 @@ import { withProcessLock } from '../../src/server/process-lock.js'
 
 const run = promisify(execFile)
 
-const TEMPORALIO_VERSION = '1.35.0'
-/** A wheel of about 20 MB: the limit is for an index that hangs. */
+const VERSIONS = { temporalio: '1.35.0', numpy: '2.2.6' }
+const MODULES = { temporalio: 'temporalio.client', numpy: 'numpy' }
+/** Wheels of about 20 MB: the limit is for an index that hangs. */
 const INSTALL_LIMIT_MS = 10 * 60_000
 
-export type PythonWithTemporalio = { python: string } | { skip: string }
+export type FoundPython = { python: string } | { skip: string }
 
 /**
- * A Python interpreter that can import `temporalio`: a virtual environment in the cache folder, made at
+ * A Python interpreter that can import a package: a virtual environment in the cache folder, made at
  * the first call. `skip` says why there is none (no Python, no venv module, no package index).
  */
-export async function pythonWithTemporalio(
+export async function pythonWith(
+  name: keyof typeof VERSIONS,
   onProgress: (message: string) => void = (message) => console.error(message),
-): Promise<PythonWithTemporalio> {
-  const folder = join(cacheFolder(), `python-temporalio-${TEMPORALIO_VERSION}`)
+): Promise<FoundPython> {
+  const version = VERSIONS[name]
+  const folder = join(cacheFolder(), `python-${name}-${version}`)
   const python = join(folder, 'bin', 'python')
   // Written last: without it the environment is half made, by a process that was killed.
   const complete = join(folder, 'complete')
   const isComplete = () =>
     stat(complete).then(
-      () => works(python),
+      () => works(python, MODULES[name]),
       () => false,
     )
   if (await isComplete()) return { python }
@@ -38,33 +41,26 @@ export async function pythonWithTemporalio(
     } catch {
       return { skip: 'needs python3 with its venv module. On Debian: apt-get install python3 python3-venv' }
     }
-    onProgress(`installing temporalio ${TEMPORALIO_VERSION} for Python in ${folder} (once)`)
+    onProgress(`installing ${name} ${version} for Python in ${folder} (once)`)
     try {
       await rm(folder, { recursive: true, force: true })
       await mkdir(cacheFolder(), { recursive: true })
       await run('python3', ['-m', 'venv', folder])
-      const pip = [
-        '-m',
-        'pip',
-        'install',
-        '--quiet',
-        '--disable-pip-version-check',
-        `temporalio==${TEMPORALIO_VERSION}`,
-      ]
+      const pip = ['-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', `${name}==${version}`]
       await run(python, pip, { timeout: INSTALL_LIMIT_MS })
-      await run(python, ['-c', 'import temporalio.client'])
+      await run(python, ['-c', `import ${MODULES[name]}`])
       await writeFile(complete, '')
       return { python }
     } catch (error) {
       const { stderr, message } = error as Error & { stderr?: string }
-      return { skip: `temporalio could not be installed: ${(stderr || message).trim().split('\n').at(-1)}` }
+      return { skip: `${name} could not be installed: ${(stderr || message).trim().split('\n').at(-1)}` }
     }
   })
 }
 
 /** The interpreter is a link into the system, which an upgrade may break. */
-function works(python: string): Promise<boolean> {
-  return run(python, ['-c', 'import temporalio']).then(
+function works(python: string, module: string): Promise<boolean> {
+  return run(python, ['-c', `import ${module}`]).then(
     () => true,
     () => false,
   )

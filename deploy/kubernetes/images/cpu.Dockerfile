@@ -12,4 +12,5 @@ COPY --from=firepool /opt/firepool/node_modules/firepool /opt/firepool/node_modu
 ENV NODE_ENV=production
 # By number: a kubelet cannot tell of a name that it is not root.
 USER 1000:1000
-CMD ["node", "/opt/firepool/node_modules/firepool/dist/runner/main.js"]
+# As the backend says it (src/kubernetes/runner-command.ts): a shell that waits for what jobs leave behind, and the runner.
+CMD ["/bin/sh", "-c", "read -r pid _ < /proc/self/stat\n[ \"$pid\" = 1 ] || exec \"$0\" \"$@\"\ntrap 'kill -TERM \"$runner\"' TERM INT\n\"$0\" \"$@\" &\nrunner=$!\nuntil wait \"$runner\"; code=$?; ! kill -0 \"$runner\" 2> /dev/null; do :; done\nexit \"$code\"", "node", "/opt/firepool/node_modules/firepool/dist/runner/main.js"]
