@@ -31,6 +31,8 @@ export interface GpuShare {
   /** at least this between pods on one GPU */
   isolation: Isolation
   idle: GpuIdle
+  /** the node agent grants the GPUs to each job (node-agent/README.md); its pods have the agent's volume */
+  agent: boolean
   /** of a share: device memory of each GPU, bytes; null: by `share`, or not said */
   memoryBytes: number | null
   /** of a share: part of each GPU's memory, in hundredths from 0.01 to 1 */

@@ -11,6 +11,7 @@ import { startDelayMs } from '../start-delay.js'
 import { ANNOTATION, LABEL, MANAGED_BY, podLabel, podName } from './names.js'
 import type { PodBody } from './objects.js'
 import { withGpus } from './shares/pod-gpus.js'
+import { withSeats } from './shares/seat-volume.js'
 
 /** Where deploy/docker/Dockerfile puts the package. */
 const RUNNER_COMMAND = ['node', '/opt/firepool/node_modules/firepool/dist/runner/main.js']
@@ -58,7 +59,7 @@ export function podBody(order: PodOrder & { profile: KubernetesProfile }, place:
     },
     spec: podSpec(order, place.brokerPublicKey),
   }
-  return withGpus(body, order, place.broker)
+  return withSeats(withGpus(body, order, place.broker), order)
 }
 
 export function labelsOf(order: PodOrder, broker: string): Record<string, string> {
