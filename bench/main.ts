@@ -2,12 +2,14 @@
 import { writeSync } from 'node:fs'
 import { Interrupted } from '../dist/demo/interruption.js'
 import { exitWithOutput } from '../dist/exit.js'
+import * as handover from './handover.js'
 import * as lease from './lease.js'
 import { DEFAULTS, warmPath } from './warm-path.js'
 import { log, quiet } from './world.js'
 
 const BENCHMARKS: Record<string, () => Promise<unknown>> = {
   'warm-path': () => warmPath(optionsOf(DEFAULTS)),
+  handover: () => handover.handover(optionsOf(handover.DEFAULTS)),
   lease: () => lease.lease(optionsOf(lease.DEFAULTS)),
 }
 

@@ -65,6 +65,12 @@ export async function acquireLoop(pool: string, leases: number): Promise<void> {
   for (let i = 0; i < leases; i++) await openPool(pool, { caller: `${workflowId}-${i}` }).acquire()
 }
 
+/** Holds a lease until it is terminated. */
+export async function holdLease(pool: string, caller: string): Promise<void> {
+  await openPool(pool, { caller }).acquire()
+  await new Promise(() => undefined)
+}
+
 /** Takes a lease on the caller's own warm pod and gives it back, again and again. */
 export async function turnLoop(pool: string, caller: string, turns: number): Promise<void> {
   for (let i = 0; i < turns; i++) {

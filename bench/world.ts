@@ -27,7 +27,7 @@ import { Cleanup } from '../dist/demo/cleanup.js'
 import { type ForcedEnd, forceEnd } from '../dist/demo/force.js'
 import { listenForEnd, unlessAborted } from '../dist/demo/interruption.js'
 import { startDevServer } from '../dist/server/dev-server.js'
-import { startFirepoolWorker } from '../dist/worker.js'
+import { type KubernetesOptions, startFirepoolWorker } from '../dist/worker.js'
 import { obtainProductionParts, TEMPORAL_VERSION } from '../test/support/production-parts.js'
 import { startProductionServer } from '../test/support/production-server.js'
 
@@ -52,6 +52,7 @@ export interface BenchWorld {
  * Everything that is compared alternates within one run, so that what the machine does meanwhile hits all alike. However
  * it ends (Ctrl-C and SIGTERM too), all that it started is stopped and removed; a second Ctrl-C kills it.
  * @param caller more for the callers' worker, which has the workflows of workflows.ts and the task queue `bench`
+ * @param cluster where the pods are; without it they are processes of this machine
  * @param production on a server with PostgreSQL instead of a dev server; what is missing of it is built first, in minutes
  * @throws Interrupted after a signal
  */
@@ -59,6 +60,7 @@ export async function withBenchWorld<T>(
   work: (world: BenchWorld) => Promise<T>,
   caller: CallerOptions = () => ({}),
   production = false,
+  cluster?: ClusterOf,
 ): Promise<T> {
   const cleanup = new Cleanup()
   const force: ForcedEnd = {}
@@ -72,7 +74,7 @@ export async function withBenchWorld<T>(
   }
   process.on('uncaughtException', crashed)
   try {
-    const world = await openWorld({ cleanup, force, signal: end.signal, caller, production })
+    const world = await openWorld({ cleanup, force, signal: end.signal, caller, production, cluster })
     return await unlessAborted(end.signal, work(world))
   } catch (error) {
     throw end.signal.aborted ? end.signal.reason : error
@@ -85,6 +87,9 @@ export async function withBenchWorld<T>(
   }
 }
 
+/** Starts a cluster for the pods, and undoes it by `cleanup`. */
+export type ClusterOf = (cleanup: Cleanup, signal: AbortSignal) => Promise<KubernetesOptions>
+
 type CallerOptions = (dir: string, bare: () => Promise<unknown>) => Partial<WorkerOptions>
 
 interface WorldParts {
@@ -93,6 +98,7 @@ interface WorldParts {
   signal: AbortSignal
   caller: CallerOptions
   production: boolean
+  cluster: ClusterOf | undefined
 }
 
 /** Whatever it makes is undone by `cleanup`, also when it throws. */
@@ -108,9 +114,11 @@ async function openWorld(parts: WorldParts): Promise<BenchWorld> {
   const { address, namespace } = server
   const bare = bareActivity(await startBareServer(cleanup, signal))
   const firepoolDir = join(dir, 'firepool')
-  const firepool = await startFirepoolWorker({ address, namespace, dir: firepoolDir })
-  // Pods last: a pool whose worker still runs would start new ones in their place.
-  cleanup.add('stop the pods', () => firepool.backend.stopAll())
+  const backend = await parts.cluster?.(cleanup, signal)
+  const place = { address, namespace, dir: firepoolDir, ...(backend ? { backend } : {}) }
+  const firepool = await startFirepoolWorker(place)
+  // Pods last: a pool whose worker still runs would start new ones in their place. Those of a cluster go with it.
+  if (!backend) cleanup.add('stop the pods', () => firepool.backend.stopAll())
   cleanup.add("stop Firepool's worker", () => firepool.shutdown())
   signal.throwIfAborted()
   const connection = await NativeConnection.connect({ address })

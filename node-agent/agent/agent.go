@@ -65,6 +65,7 @@ type Agent struct {
 	again     bool // something has changed since the measurement began
 	lookers   []*looker
 	savedAt   time.Time
+	decidedAt time.Time // of the step whose effects are carried out
 }
 
 // Report with its time.
@@ -181,6 +182,7 @@ func (a *Agent) step(event arbiter.Event) {
 		return
 	}
 	result := a.state.Step(event, measure.BootMs())
+	a.decidedAt = time.Now()
 	if err := a.state.Check(); err != nil {
 		a.failure = fmt.Errorf("the arbiter contradicts itself after %T: %w. The agent stops before it acts on it", event, err)
 		return
@@ -204,6 +206,8 @@ func (a *Agent) step(event arbiter.Event) {
 func (a *Agent) carryOut(effect arbiter.Effect) {
 	switch e := effect.(type) {
 	case arbiter.Granted:
+		// The time between is that of the file.
+		a.config.Log.Debug("granted", "pod", e.Grant.Pod, "seatEpoch", e.Grant.SeatEpoch, "decided", a.decidedAt)
 		a.tell(e.RequestID, e)
 	case arbiter.Refused:
 		a.tell(e.RequestID, e)

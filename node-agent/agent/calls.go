@@ -87,6 +87,7 @@ func grantOf(effect arbiter.Effect) (arbiter.Grant, error) {
 
 // Release gives a seat epoch back; the numbers are the job's own device errors under it.
 func (a *Agent) Release(ctx context.Context, pod arbiter.PodUID, seatEpoch uint64) ([]int, error) {
+	a.config.Log.Debug("released", "pod", pod, "seatEpoch", seatEpoch)
 	return a.ask(ctx, func(id string) arbiter.Event {
 		return arbiter.Released{ID: id, Pod: pod, SeatEpoch: seatEpoch}
 	})

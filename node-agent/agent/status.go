@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"slices"
 	"time"
 
 	"firepool/node-agent/arbiter"
@@ -62,7 +61,7 @@ func (a *Agent) status() Status {
 	s := a.state
 	status := Status{
 		V: 1, Waiting: len(s.Queue), Pods: len(s.Pods), SeatEpoch: s.SeatEpoch, InfrastructureMs: s.InfrastructureMs,
-		SeatMs: map[string]int64{}, Counts: map[string]int{}, Reports: slices.Clone(a.reports),
+		SeatMs: map[string]int64{}, Counts: map[string]int{}, Reports: append([]Report{}, a.reports...),
 	}
 	for tenant, ms := range s.SeatMs {
 		status.SeatMs[tenant] = ms

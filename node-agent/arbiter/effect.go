@@ -33,11 +33,11 @@ type StartSelfTest struct{ UUID string }
 
 // Report is for people and for the broker: logged, counted and listed.
 type Report struct {
-	Kind   string // ungranted | foreign | quarantined | lifted | podLost | xid | adopted | selfTest
-	UUID   string
-	Pod    PodUID
-	Xid    int
-	Detail string
+	Kind   string `json:"kind"` // ungranted | foreign | quarantined | lifted | podLost | xid | adopted | selfTest
+	UUID   string `json:"uuid,omitempty"`
+	Pod    PodUID `json:"pod,omitempty"`
+	Xid    int    `json:"xid,omitempty"`
+	Detail string `json:"detail"`
 }
 
 func (Granted) effect()       {}

@@ -86,6 +86,7 @@ func (p *Pods) handler(uid arbiter.PodUID) http.Handler {
 				answer, err = serve(r.Context(), pid, r)
 			}
 			write(w, answer, err)
+			p.Log.Debug("answered", "pod", uid, "request", pattern)
 		})
 	}
 	handle("POST /v1/seats", func(ctx context.Context, pid int, r *http.Request) (any, error) { return p.request(ctx, uid, pid, r) })

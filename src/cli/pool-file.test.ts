@@ -341,6 +341,10 @@ test.each<[string, string[]]>([
     'provider: dra\ncolocation: "yes"',
     ['9 pools[0].profile.gpu.colocation: this must be true or false, not "yes"'],
   ],
+  [
+    'provider: dra\nagent: please',
+    ['9 pools[0].profile.gpu.agent: this must be true or false, not "please"'],
+  ],
   ['provider: hami\nmemory: 5', ['9 pools[0].profile.gpu.memory: profile.gpu.memory is 5']],
   ['provider: dra\ncount: 3', ['9 pools[0].profile.gpu.count: profile.gpu.count is 3']],
   [

@@ -40,6 +40,7 @@ const GPU = z.strictObject({
   colocation: z.boolean().optional(),
   isolation: z.string().optional(),
   idle: z.string().optional(),
+  agent: z.boolean().optional(),
   memory: size.optional(),
   share: z.number().optional(),
   cores: z.number().optional(),
@@ -112,6 +113,7 @@ const EXPECTED: Record<string, string> = {
   template: 'a part of a Kubernetes pod, with the keys metadata and spec',
   prePull: 'true or false',
   colocation: 'true or false',
+  agent: 'true or false',
   provider: `one of ${GPU_PROVIDERS.join(', ')}`,
   pools: "a list of pools, each beginning with '- name: ...'",
 }

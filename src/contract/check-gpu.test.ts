@@ -51,6 +51,7 @@ test('a provider fills in what it is asked for', () => {
     idle: 'hold',
     trust: 'tenant',
     duty: 0.6,
+    agent: false,
     memoryBytes: null,
     share: null,
     cores: null,
@@ -77,6 +78,7 @@ test.each<[object, string, string]>([
   [of('dra', { idle: 'sleep' as never }), 'idle', 'is "sleep"; write one of: hold, park, checkpoint'],
   [of('dra', { isolation: 'soft' as never }), 'isolation', 'is "soft"; write one of: none, limits, hardware'],
   [of('dra', { colocation: 'yes' as never }), 'colocation', 'is "yes"; write true or false'],
+  [of('dra', { agent: 'yes' as never }), 'agent', 'is "yes"; write true or false'],
   [of('kai', { share: 0.333 }), 'share', 'is 0.333; write hundredths'],
   [of('kai', { share: 0 }), 'share', 'is 0; write hundredths'],
   [of('hami', { memoryBytes: 5 }), 'memoryBytes', 'is 5; it must be between 1048576 and'],
@@ -125,6 +127,18 @@ describe('what a provider cannot give is refused, with those that can', () => {
       'colocation',
       /one pod on a GPU; .*time-slicing, mps, kai, hami or dra$/,
     ],
+    [
+      of('mps', { agent: true }),
+      'agent',
+      /no seat can pass from one pod to another: the MPS server owns .*use time-slicing, kai, hami or dra$/,
+    ],
+    [of('mig', { agent: true }), 'agent', /the slice is its own/],
+    [of('device-plugin', { agent: true }), 'agent', /no other pod can be on the GPU/],
+    [
+      of('dra', { agent: true, ...both('checkpoint') }),
+      'idle',
+      /does not move .* to the host yet; write park or hold/,
+    ],
     [of('mig', { colocation: true }), 'colocation', /one pod on a GPU/],
     [
       of('time-slicing', { isolation: 'limits' }),
@@ -158,7 +172,11 @@ describe('what a provider cannot give is refused, with those that can', () => {
 
   test('and what it can give is not', () => {
     for (const provider of ['time-slicing', 'kai', 'hami', 'dra'] as const)
-      expect(gpuOf(of(provider, both('park'))), provider).toMatchObject({ idle: 'park' })
+      for (const idle of ['park', 'hold'] as const)
+        expect(gpuOf(of(provider, { agent: true, ...both(idle) })), provider).toMatchObject({
+          idle,
+          agent: true,
+        })
     expect(gpuOf(of('dra', { seatSet: 8, colocation: true }))).toMatchObject({ count: 1, seatSet: 8 })
     // Nobody else is on a GPU that no other pod's claim names.
     expect(gpuOf(of('dra', { isolation: 'hardware' }))).toMatchObject({ isolation: 'hardware' })

@@ -45,6 +45,7 @@ const FIELDS: Readonly<Record<keyof GpuShare, true>> = {
   idle: true,
   trust: true,
   duty: true,
+  agent: true,
   memoryBytes: true,
   share: true,
   cores: true,
@@ -107,9 +108,10 @@ export function checkGpu(value: unknown): Checked<GpuShare | null> {
   const duty = value.duty ?? DUTY
   if (!(typeof duty === 'number' && duty >= 0.01 && duty <= 1))
     return refuse('duty', `is ${shown(duty)}`, 'write a number from 0.01 to 1, such as 0.6')
-  const colocation = value.colocation ?? false
-  if (typeof colocation !== 'boolean')
-    return refuse('colocation', `is ${shown(colocation)}`, 'write true or false')
+  const colocation = checkFlag('colocation', value.colocation)
+  if (colocation.problem) return colocation
+  const agent = checkFlag('agent', value.agent)
+  if (agent.problem) return agent
   const amounts = checkAmounts(value)
   if (amounts.problem) return amounts
   const names = checkNames(value, DEFAULTS[provider.value])
@@ -118,11 +120,12 @@ export function checkGpu(value: unknown): Checked<GpuShare | null> {
     provider: provider.value,
     count: count.value,
     seatSet: seatSet.value,
-    colocation,
+    colocation: colocation.value,
     isolation: isolation.value,
     idle: idle.value,
     trust: trust.value,
     duty,
+    agent: agent.value,
     ...amounts.value,
     ...names.value,
   }
@@ -139,6 +142,13 @@ function checkWord<Word extends string>(
   if (words.includes(value as Word)) return { value: value as Word }
   const why = value === undefined ? 'is missing' : `is ${shown(value)}`
   return refuse(field, why, `write one of: ${words.join(', ')}`)
+}
+
+function checkFlag(field: 'colocation' | 'agent', value: unknown): Checked<boolean> {
+  const flag = value ?? false
+  return typeof flag === 'boolean'
+    ? { value: flag }
+    : refuse(field, `is ${shown(flag)}`, 'write true or false')
 }
 
 function checkCount(field: 'count' | 'seatSet', value: unknown, otherwise: GpuCount): Checked<GpuCount> {
@@ -221,6 +231,7 @@ export function gpuProblem({ gpu, template }: KubernetesProfile): Refusal {
     inSize(gpu, can) ??
     inSharing(gpu, can) ??
     inIdle(gpu, can) ??
+    withAgent(gpu, can) ??
     besideTemplate(gpu, template)
   )
 }
@@ -299,6 +310,24 @@ function inIdle({ provider, idle, colocation }: GpuShare, can: GpuCapabilities):
       'idle',
       `is ${idle}, but no other pod may use the GPU meanwhile without colocation`,
       'set colocation: true, or write hold',
+    )
+  return null
+}
+
+/** The agent sees who is on a whole GPU, and nothing of a slice or of a server that is on it for others. */
+function withAgent({ provider, agent, idle }: GpuShare, can: GpuCapabilities): Refusal {
+  if (!agent) return null
+  if (can.noParking !== null)
+    return refuse(
+      'agent',
+      `is true, and with provider ${provider} no seat can pass from one pod to another: ${can.noParking}`,
+      `remove it, or use ${providersWith(({ noParking }) => noParking === null)}`,
+    )
+  if (idle === 'checkpoint')
+    return refuse(
+      'idle',
+      "is checkpoint, and the node agent does not move a GPU's memory to the host yet",
+      'write park or hold',
     )
   return null
 }

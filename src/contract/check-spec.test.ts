@@ -94,6 +94,20 @@ test.each<[object, string]>([
     inPod({ volumes: [{ name: 'a', hostPath: { path: '/' } }] }),
     "spec.volumes.0.hostPath shows jobs the node's files",
   ],
+  [
+    inPod({ volumes: [{ name: 'a', csi: { driver: 'node.firepool.dev' } }] }),
+    "spec.volumes.0 is the node agent's, by which a pod takes its seats",
+  ],
+  [
+    inPod({ volumes: [{ name: 'firepool-seat', emptyDir: {} }] }),
+    "spec.volumes.0 is the node agent's, by which a pod takes its seats",
+  ],
+  [
+    inPod({
+      containers: [{ name: 'side', image: 'x', volumeMounts: [{ name: 'firepool-seat', mountPath: '/s' }] }],
+    }),
+    "spec.containers.0.volumeMounts.0 mounts the node agent's volume",
+  ],
   [inPod({ containers: {} }), 'spec.containers is {}; write - name: runner'],
   [inPod({ containers: [{ name: 'side' }] }), 'spec.containers.0.image is missing'],
   [

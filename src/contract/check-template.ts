@@ -13,6 +13,9 @@ export const RUNNER_CONTAINER = 'runner'
 export const LABEL_PREFIX = 'firepool.dev/'
 /** The volume of the pod's own folder: jobs, home and work are in it. */
 export const POD_VOLUME = 'firepool-pod'
+/** The volume of the node agent's socket: a container that mounts it can take and give back the seats of the pod. */
+export const SEAT_VOLUME = 'firepool-seat'
+export const SEAT_DRIVER = 'node.firepool.dev'
 export const RUNNER_PORT = 47_100
 /** No pod is killed at once, and none keeps its place for long once it must go. */
 const GRACE_SECONDS_MAX = 300
@@ -182,6 +185,12 @@ function inVolumes(volumes: unknown, path: Path): Refusal {
         "shows jobs the node's files",
         'use an emptyDir, a claim, an ephemeral or a CSI volume',
       )
+    if (volume.name === SEAT_VOLUME || (isRecord(volume.csi) && volume.csi.driver === SEAT_DRIVER))
+      return refuse(
+        [...path, n],
+        "is the node agent's, by which a pod takes its seats",
+        "remove it, and set profile.gpu.agent: then the runner's container has it, and no other",
+      )
   }
   return null
 }
@@ -198,6 +207,7 @@ function inContainers(list: unknown, path: Path, mayBeRunner: boolean): Refusal 
       return refuse([...at, 'name'], `is ${shown(container.name)} a second time`, 'name each container once')
     names.add(container.name)
     const wrong =
+      inMounts(container.volumeMounts, [...at, 'volumeMounts']) ??
       inSecurityContext(container.securityContext, [...at, 'securityContext']) ??
       (container.name !== RUNNER_CONTAINER
         ? inSidecar(container, at)
@@ -207,6 +217,19 @@ function inContainers(list: unknown, path: Path, mayBeRunner: boolean): Refusal 
     if (wrong) return wrong
   }
   return null
+}
+
+function inMounts(mounts: unknown, path: Path): Refusal {
+  const n = Array.isArray(mounts)
+    ? mounts.findIndex((mount) => isRecord(mount) && mount.name === SEAT_VOLUME)
+    : -1
+  return n < 0
+    ? null
+    : refuse(
+        [...path, n],
+        "mounts the node agent's volume",
+        "remove it: it is the runner's container's alone",
+      )
 }
 
 function inSidecar(container: Record<string, unknown>, path: Path): Refusal {

@@ -42,6 +42,8 @@ export interface GpuShare {
    * how many parked pods are in one seat set
    */
   duty: number
+  /** the node agent grants the GPUs to each job (node-agent/README.md); its pods have the agent's volume */
+  agent: boolean
   /** of a share: device memory of each GPU, bytes; null: by `share`, or not said */
   memoryBytes: number | null
   /** of a share: part of each GPU's memory, in hundredths from 0.01 to 1 */

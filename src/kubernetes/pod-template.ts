@@ -12,6 +12,7 @@ import { ANNOTATION, LABEL, MANAGED_BY, podLabel, podName } from './names.js'
 import type { PodBody } from './objects.js'
 import { RUNNER_COMMAND } from './runner-command.js'
 import { withGpus } from './shares/pod-gpus.js'
+import { withSeats } from './shares/seat-volume.js'
 
 const POD_FOLDER = '/var/lib/firepool/pod'
 /** The user `node` of Node's own images; any image works with it, because the pod's folder is a volume of that group. */
@@ -57,7 +58,7 @@ export function podBody(order: PodOrder & { profile: KubernetesProfile }, place:
     },
     spec: podSpec(order, place.brokerPublicKey),
   }
-  return withGpus(body, order, place.broker)
+  return withSeats(withGpus(body, order, place.broker), order)
 }
 
 export function labelsOf(order: PodOrder, broker: string): Record<string, string> {

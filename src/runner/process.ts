@@ -129,6 +129,7 @@ export class JobProcess {
     if (this.#exit !== null || this.#over) return
     const isFirst = this.#killed === null
     this.#killed ??= reason
+    if (isFirst) this.#place.log(`job ${this.#request.jobId} is ended: ${reason}`)
     const pid = this.#child?.pid
     if (pid === undefined) {
       this.#noStart.abort()

@@ -44,7 +44,7 @@ export function withSeatSets(gpu: Partial<GpuShare> = {}): Profile {
   const none = { memoryBytes: null, share: null, cores: null, resource: null, scheduler: null, queue: null }
   const share: GpuShare = {
     ...{ provider: 'dra', count: 1, seatSet: 4, colocation: true, isolation: 'none', idle: 'hold' },
-    ...{ trust: 'tenant', duty: 0.6, ...none, deviceClass: 'gpu.nvidia.com', selector: null },
+    ...{ trust: 'tenant', duty: 0.6, agent: true, ...none, deviceClass: 'gpu.nvidia.com', selector: null },
     ...gpu,
   }
   const surroundings = aSpec().profile

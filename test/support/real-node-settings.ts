@@ -58,8 +58,26 @@ export function firstProcess({ folder }: NodePlace, pause: string): string {
   ].join('\n')
 }
 
-export function containerdConfig(place: NodePlace, parts: RealNodeParts): string {
+/** Where a node keeps the file by which its containers of a class begin, as an OCI runtime reads it. */
+export const runtimeFile = ({ folder }: NodePlace, name: string) => join(folder, `runtime-${name}.json`)
+
+/** @param runtimes names of more runtimes: runc, with a file of their own */
+export function containerdConfig(
+  place: NodePlace,
+  parts: RealNodeParts,
+  runtimes: readonly string[] = [],
+): string {
   const { folder } = place
+  const runc = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes'
+  const others = runtimes.map(
+    (name) => `
+    ${runc}.${name}]
+      runtime_type = "io.containerd.runc.v2"
+      base_runtime_spec = "${runtimeFile(place, name)}"
+      ${runc}.${name}.options]
+        BinaryName = "${parts.runc}"
+        SystemdCgroup = false`,
+  )
   const off = [
     ...['snapshotter.v1.btrfs', 'snapshotter.v1.zfs', 'snapshotter.v1.aufs', 'snapshotter.v1.devmapper'],
     ...['internal.v1.opt', 'tracing.processor.v1.otlp', 'internal.v1.tracing'],
@@ -85,7 +103,7 @@ disabled_plugins = [${off.join(', ')}]
       runtime_type = "io.containerd.runc.v2"
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
         BinaryName = "${parts.runc}"
-        SystemdCgroup = false
+        SystemdCgroup = false${others.join('')}
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "${parts.networkPlugins}"
     conf_dir = "${folder}/network"

@@ -21,6 +21,7 @@ import {
   type NodePlace,
   networkConfig,
   nodeIp,
+  runtimeFile,
 } from './real-node-settings.js'
 import { waitUntil } from './wait.js'
 
@@ -37,6 +38,11 @@ export interface RealNodeOptions {
   gpus?: number
   /** default: as `obtainRealNodeParts` finds them */
   parts?: RealNodeParts
+  /**
+   * RuntimeClasses, each with the names of files of the node's folder `devices` that its containers find at the same path. It stands for
+   * what a GPU's container runtime does.
+   */
+  runtimes?: Readonly<Record<string, readonly string[]>>
 }
 
 /** A kubelet with containerd and runc: its pods are real containers. */
@@ -50,6 +56,10 @@ export interface RealNode {
   folder: string
   kubelet: NodeProgram
   containerd: NodeProgram
+  /** Starts a program of the node, in its namespaces and with it. */
+  run(name: string, command: string, args: readonly string[]): Part
+  /** Runs a command in a container, in its control group. @returns what it wrote */
+  exec(container: string, command: readonly string[]): Promise<string>
   /** Power off and on: every process is killed at once, and the node comes back with what is on its disk. */
   restart(): Promise<void>
   /** Ends its containers and programs; its files, its network and its control groups go. */
@@ -111,9 +121,10 @@ async function start(
   parts: RealNodeParts,
   keeper: Keeper,
   cluster: ControlPlane,
-  { name = 'real-0', gpus = 8 }: RealNodeOptions,
+  { name = 'real-0', gpus = 8, runtimes = {} }: RealNodeOptions,
 ): Promise<RealNode> {
-  await writeSettings(place, parts, cluster, name)
+  await writeSettings(place, cluster, name)
+  await writeRuntimes(place, parts, cluster, runtimes)
   await makeBridge(place)
   makeControlGroups(place.cgroup)
   let namespaces = await startNamespaces(place, parts, keeper)
@@ -136,6 +147,15 @@ async function start(
     folder: place.folder,
     kubelet,
     containerd,
+    run: (name, command, args) =>
+      keeper.start('nsenter', [...namespaces.enter, command, ...args], { name, env: environment(parts) }),
+    async exec(container, command) {
+      const id = randomBytes(4).toString('hex')
+      const task = ['tasks', 'exec', '--exec-id', id, container, ...command]
+      const args = ['--address', containerdSocket(place), '--namespace', 'k8s.io', ...task]
+      // Its pipes are below the node's own /run.
+      return (await run('nsenter', [...namespaces.enter, parts.ctr, ...args])).stdout
+    },
     async restart() {
       await namespaces.part.stop('SIGKILL')
       namespaces = await startNamespaces(place, parts, keeper)
@@ -146,18 +166,12 @@ async function start(
   }
 }
 
-async function writeSettings(
-  place: NodePlace,
-  parts: RealNodeParts,
-  { authority }: ControlPlane,
-  name: string,
-): Promise<void> {
+async function writeSettings(place: NodePlace, { authority }: ControlPlane, name: string): Promise<void> {
   const identity = authority.issue(`system:node:${name}`, {
     organization: 'system:nodes',
     hosts: [nodeIp(place), name],
   })
   const files: Record<string, string> = {
-    'containerd.toml': containerdConfig(place, parts),
     'network/10-firepool.conflist': JSON.stringify(networkConfig(place)),
     'kubelet.json': JSON.stringify(kubeletConfig(place)),
     'kubelet.crt': identity.cert,
@@ -168,6 +182,34 @@ async function writeSettings(
     const path = join(place.folder, file)
     await mkdir(dirname(path), { recursive: true })
     await writeFile(path, text, { mode: 0o600 })
+  }
+}
+
+/** The runtimes and the RuntimeClasses by which pods ask for them. */
+async function writeRuntimes(
+  place: NodePlace,
+  parts: RealNodeParts,
+  { api }: ControlPlane,
+  runtimes: Readonly<Record<string, readonly string[]>>,
+): Promise<void> {
+  const names = Object.keys(runtimes)
+  await writeFile(join(place.folder, 'containerd.toml'), containerdConfig(place, parts, names))
+  if (names.length === 0) return
+  const base = JSON.parse((await run(parts.ctr, ['oci', 'spec'])).stdout)
+  for (const [handler, files] of Object.entries(runtimes)) {
+    const binds = files.map((file) => {
+      const path = join(place.folder, 'devices', file)
+      return { destination: path, source: path, type: 'bind', options: ['bind', 'rw'] }
+    })
+    const spec = { ...base, mounts: [...base.mounts, ...binds] }
+    await writeFile(runtimeFile(place, handler), JSON.stringify(spec))
+    const apiVersion = 'node.k8s.io/v1'
+    await api.post(`/apis/${apiVersion}/runtimeclasses`, {
+      apiVersion,
+      kind: 'RuntimeClass',
+      metadata: { name: handler },
+      handler,
+    })
   }
 }
 

@@ -38,6 +38,7 @@ type options struct {
 	csiEndpoint, listen     string
 	nodeName, tolerated     string
 	heldUUID                string
+	verbose                 bool
 }
 
 func flags(o *options, stderr io.Writer) *flag.FlagSet {
@@ -54,6 +55,7 @@ func flags(o *options, stderr io.Writer) *flag.FlagSet {
 	set.StringVar(&o.listen, "listen", ":9808", "address of /healthz, /metrics and /status; empty: none")
 	set.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "the node's name, for the kubelet")
 	set.StringVar(&o.tolerated, "tolerate", "nvidia-persistenced,nvidia-device-plugin,gpu-kubelet-plugin,gpu-feature-discovery", "executables that may have a GPU open without a context on it, by name, with commas")
+	set.BoolVar(&o.verbose, "verbose", false, "log every release, grant and answer too, for whoever measures a handover")
 	set.StringVar(&o.heldUUID, "uuid", "", "for the self-test's own process")
 	return set
 }
@@ -83,7 +85,11 @@ func run(arguments []string, stdout, stderr io.Writer) int {
 	case "":
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 		defer stop()
-		err = serve(ctx, o, slog.New(slog.NewJSONHandler(stderr, nil)))
+		level := slog.LevelInfo
+		if o.verbose {
+			level = slog.LevelDebug
+		}
+		err = serve(ctx, o, slog.New(slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: level})))
 	case "hold":
 		err = hold(o, os.Stdin, stdout)
 	case "clear":
