@@ -39,6 +39,16 @@ func (a *Agent) Pods() []arbiter.Pod {
 	return pods
 }
 
+// Knows says whether the pod is registered and has not gone.
+func (a *Agent) Knows(uid arbiter.PodUID) bool {
+	known := false
+	a.do(func() {
+		pod := a.state.Pods[uid]
+		known = pod != nil && !pod.Gone
+	})
+	return known
+}
+
 // Request waits for seats until they are granted, refused, or the context ends: then whatever was or would be granted is given back,
 // unless the same pod has asked again meanwhile. The error is an arbiter.Problem, ErrStopped or the context's.
 func (a *Agent) Request(ctx context.Context, e arbiter.Requested, waitMs int64) (arbiter.Grant, error) {

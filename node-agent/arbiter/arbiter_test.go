@@ -297,6 +297,26 @@ func TestAPodWithoutProcessesHoldsNothing(t *testing.T) {
 	}
 }
 
+func TestAPodWithoutVolumeHasGoneWithItsLastProcess(t *testing.T) {
+	b := newBench(t, 1).ready()
+	b.step(PodJoined{UID: "a", NoVolume: true})
+	b.step(Observed{AtMs: b.nowMs - 1, Pods: b.pods}) // begun before it came
+	b.pods.ByPod["a"] = []Process{{Pid: 10, StartMs: 1, Pod: "a", Name: "runner"}}
+	one[Granted](b, b.request("a", 1))
+	none[Refused](b, b.measure())
+	if b.s.GrantOf("a") == nil {
+		t.Fatal("it lives and has lost its seat")
+	}
+	delete(b.pods.ByPod, "a")
+	b.measure()
+	b.measure()
+	b.measure()
+	if b.s.Pods["a"] != nil {
+		t.Fatal("a pod of which nothing is left is still known")
+	}
+	b.phase(gpuName(0), Free)
+}
+
 func TestARequestThatIsAskedAgainKeepsItsTurn(t *testing.T) {
 	b := newBench(t, 1).join("a", "b", "c").ready()
 	epoch := one[Granted](b, b.request("a", 1)).Grant.SeatEpoch

@@ -3,10 +3,12 @@ package arbiter
 // Event is everything that can happen to a node: a closed union.
 type Event interface{ event() }
 
-// PodJoined: the pod's volume was published. Again for the same UID it changes nothing.
+// PodJoined: the pod's volume was published, or the pod has shown its token. Again for the same UID it changes nothing.
 type PodJoined struct {
 	UID                     PodUID
 	Namespace, Name, Tenant string
+	// NoVolume: nobody will say that the pod has gone. It has when none of its processes is left.
+	NoVolume bool
 }
 
 // PodGone: the pod's volume was unpublished.

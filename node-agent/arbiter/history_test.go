@@ -47,6 +47,9 @@ type world struct {
 
 var worldPods = []PodUID{"a", "b", "c", "d", "e", "f"}
 
+// noVolume pods nobody reports as gone.
+func noVolume(pod PodUID) bool { return pod >= "e" }
+
 const worldGPUs = 4
 
 func newWorld(t *testing.T, seed uint64) *world {
@@ -54,10 +57,19 @@ func newWorld(t *testing.T, seed uint64) *world {
 		left: map[string]map[PodUID]uint64{}, holder: map[string]PodUID{}, leftMs: map[string]int64{}, holds: map[PodUID]*Grant{}, lastMs: map[string]int64{}, unclear: map[string]bool{}}
 	w.s = New(worldDevices(), 0, w.nowMs, false)
 	for _, pod := range worldPods {
-		w.live = append(w.live, &truth{Process: Process{Pid: w.nextPid(), StartMs: 10, Pod: pod, Name: "runner"}})
-		w.step(PodJoined{UID: pod, Tenant: string(pod)})
+		w.join(pod)
 	}
 	return w
+}
+
+func (w *world) join(pod PodUID) {
+	w.live = append(w.live, &truth{Process: Process{Pid: w.nextPid(), StartMs: w.nowMs - 10, Pod: pod, Name: "runner"}})
+	w.step(PodJoined{UID: pod, Tenant: string(pod), NoVolume: noVolume(pod)})
+}
+
+// lives: something of the pod does.
+func (w *world) lives(pod PodUID) bool {
+	return slices.ContainsFunc(w.live, func(p *truth) bool { return p.Pod == pod })
 }
 
 func worldDevices() []Device {
@@ -119,7 +131,7 @@ func (w *world) restart(d Durable) {
 	w.late = nil
 	w.history = append(w.history, fmt.Sprintf("%d restarted", w.nowMs))
 	for _, pod := range worldPods {
-		if grant := w.s.GrantOf(pod); grant == nil {
+		if grant := w.s.GrantOf(pod); grant == nil || !w.lives(pod) {
 			delete(w.holds, pod)
 		} else if known := w.holds[pod]; known == nil || known.SeatEpoch != grant.SeatEpoch {
 			copied := grant.copied()
@@ -290,6 +302,9 @@ func (w *world) act() {
 }
 
 func (w *world) ask(pod PodUID) {
+	if known := w.s.Pods[pod]; known == nil || known.Gone || !w.lives(pod) {
+		w.join(pod)
+	}
 	visible := []string{gpuName(0), gpuName(1), gpuName(2), gpuName(3)}
 	if w.chance(30) {
 		visible = visible[w.random.IntN(3):]
@@ -367,6 +382,16 @@ func (w *world) operate(pod PodUID) {
 		delete(w.holds, pod)
 		w.step(PodGone{UID: pod})
 		w.step(PodJoined{UID: pod, Tenant: string(pod)})
+	case 6: // the pod is deleted, and nobody says so
+		if !noVolume(pod) {
+			return
+		}
+		for _, p := range slices.Clone(w.live) {
+			if p.Pod == pod && !p.stuck {
+				w.end(p)
+			}
+		}
+		delete(w.holds, pod)
 	}
 }
 

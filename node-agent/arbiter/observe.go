@@ -35,6 +35,9 @@ func (s *State) endAbandoned(e Observed) {
 		if grant := s.GrantOf(uid); grant != nil && e.AtMs > grant.AtMs {
 			s.end(grant)
 		}
+		if pod.NoVolume && !pod.Gone && e.AtMs > pod.joinedMs {
+			s.leave(uid)
+		}
 		if pod.Gone && !s.leftTraces(uid, e) {
 			delete(s.Pods, uid)
 			s.durable = true

@@ -91,6 +91,8 @@ type Pod struct {
 	LeaseEpoch uint64 `json:"leaseEpoch"`       // the greatest it has named; older ones are refused
 	Banned     string `json:"banned,omitempty"` // it used a device without a grant
 	Gone       bool   `json:"gone,omitempty"`   // forgotten when none of its processes is left
+	NoVolume   bool   `json:"noVolume,omitempty"`
+	joinedMs   int64  // of this run: a measurement that was begun before says nothing about the pod
 }
 
 // Grant is what a pod holds: all of its GPUs under one seat epoch.

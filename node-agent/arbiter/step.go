@@ -56,15 +56,16 @@ func (s *State) take(event Event) {
 
 func (s *State) join(e PodJoined) {
 	if pod := s.Pods[e.UID]; pod != nil {
-		s.durable = s.durable || pod.Gone
-		pod.Gone = false
+		noVolume := e.NoVolume && (pod.NoVolume || pod.Gone)
+		s.durable = s.durable || pod.Gone || pod.NoVolume != noVolume
+		pod.Gone, pod.NoVolume, pod.joinedMs = false, noVolume, s.NowMs
 		return
 	}
 	if len(s.Pods) >= MaxPods {
 		s.emit(Report{Kind: "podLost", Pod: e.UID, Detail: "the node has too many pods with seats"})
 		return
 	}
-	s.Pods[e.UID] = &Pod{UID: e.UID, Namespace: e.Namespace, Name: e.Name, Tenant: e.Tenant}
+	s.Pods[e.UID] = &Pod{UID: e.UID, Namespace: e.Namespace, Name: e.Name, Tenant: e.Tenant, NoVolume: e.NoVolume, joinedMs: s.NowMs}
 	s.durable = true
 }
 

@@ -1,14 +1,16 @@
 import { createHash } from 'node:crypto'
-import { request } from 'node:http'
+import { type RequestOptions, request } from 'node:http'
 import { performance } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { FirepoolError } from '../contract/index.js'
-import { type Seat, type SeatArbiter, seatProblem } from './seat.js'
+import { type Seat, type SeatAgent, type SeatArbiter, seatProblem } from './seat.js'
 
-/** The node agent's client: seats over the socket in the pod's volume (API version 1, node-agent/README.md). */
+/**
+ * The node agent's client: seats over the socket in the pod's volume, or over TCP with the token of the pod's lease
+ * (API version 1, node-agent/README.md).
+ */
 
-export interface NodeAgentOptions {
-  socket: string
+export type NodeAgentOptions = SeatAgent & {
   /** for each job */
   gpus: number
   /** of the runner's process: another process asks under other ids */
@@ -48,9 +50,14 @@ export class NodeAgentSeats implements SeatArbiter {
   /** seat epochs whose release the agent has not heard yet */
   readonly #owed = new Set<number>()
   #timer: NodeJS.Timeout | null = null
+  #authorization = ''
 
   constructor(options: NodeAgentOptions) {
     this.#options = options
+  }
+
+  heard(authorization: string): void {
+    this.#authorization = authorization
   }
 
   async take(jobId: string, epoch: number, signal: AbortSignal): Promise<Seat> {
@@ -137,6 +144,17 @@ export class NodeAgentSeats implements SeatArbiter {
     }, RELEASE_AGAIN_MS)
   }
 
+  #address(): Pick<RequestOptions, 'socketPath' | 'host' | 'port'> {
+    if ('socket' in this.#options) return { socketPath: this.#options.socket }
+    const { hostname, port } = new URL(this.#options.url)
+    return { host: hostname.replace(/^\[|\]$/g, ''), port: port === '' ? 80 : port }
+  }
+
+  /** A socket is in one pod; over TCP the agent has to be shown that a broker knows this one. */
+  #proof(): { authorization?: string } {
+    return 'url' in this.#options && this.#authorization !== '' ? { authorization: this.#authorization } : {}
+  }
+
   /** @throws AgentAway | Refused */
   #call<Reply>(method: 'GET' | 'POST', path: string, body?: unknown, signal?: AbortSignal): Promise<Reply> {
     return new Promise((resolve, reject) => {
@@ -145,12 +163,16 @@ export class NodeAgentSeats implements SeatArbiter {
       const text = body === undefined ? '' : JSON.stringify(body)
       const call = request(
         {
-          socketPath: this.#options.socket,
+          ...this.#address(),
           method,
           path,
           agent: false,
           signal,
-          headers: { 'content-type': 'application/json', 'content-length': Buffer.byteLength(text) },
+          headers: {
+            'content-type': 'application/json',
+            'content-length': Buffer.byteLength(text),
+            ...this.#proof(),
+          },
         },
         (answer) => {
           const chunks: Buffer[] = []

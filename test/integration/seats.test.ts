@@ -1,5 +1,5 @@
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
-import { existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { request } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -14,6 +14,8 @@ import {
   startProcess,
   waitUntil,
 } from '../../src/runner/world.fixture.js'
+import { freePort } from '../../src/server/free-port.js'
+import { generateKeys } from '../../src/token/token.js'
 
 /**
  * Two runners and the real node agent, as processes. Only the GPU is not there: a file stands for it, and the agent's
@@ -38,6 +40,8 @@ describe.skipIf(!hasGo())('runners on a node with one GPU', () => {
   let compiled: { dir: string; remove: () => void }
   const runners: RunnerProcess[] = []
   let pods = 0
+  const keys = generateKeys()
+  let url: string
 
   beforeAll(async () => {
     dir = mkdtempSync(join(tmpdir(), 'fps-')) // short: a socket's path has at most 107 bytes
@@ -47,6 +51,8 @@ describe.skipIf(!hasGo())('runners on a node with one GPU', () => {
       env: { ...process.env, CGO_ENABLED: '0' }, // NVML is not needed here
       stdio: 'pipe',
     })
+    const port = await freePort()
+    url = `http://127.0.0.1:${port}`
     agent = spawn(
       binary,
       [
@@ -56,6 +62,9 @@ describe.skipIf(!hasGo())('runners on a node with one GPU', () => {
         `-state-dir=${join(dir, 'state')}`,
         `-pods-dir=${join(dir, 'pods')}`,
         '-listen=',
+        `-seats-listen=127.0.0.1:${port}`,
+        `-broker-keys=jobs=${keys.publicKeyBase64}`,
+        `-pod-logs-dir=${join(dir, 'logs')}`,
       ],
       { stdio: 'ignore' },
     )
@@ -73,19 +82,23 @@ describe.skipIf(!hasGo())('runners on a node with one GPU', () => {
     rmSync(dir, { recursive: true, force: true })
   })
 
-  /** Registers a pod and starts its runner, whose jobs need a seat each. */
-  async function pod() {
+  /** Starts the runner of a pod whose jobs need a seat each. Its volume is published first, or the kubelet only starts it. */
+  async function pod(has: 'volume' | 'token') {
     const number = ++pods
     const uid = `${process.pid.toString(16).padStart(8, '0')}-0000-4000-8000-${String(number).padStart(12, '0')}`
-    await operator('PUT', `/v1/pods/${uid}`, { v: 1, tenant: `tenant-${number}` })
     const name = `pod-${uid}`
+    if (has === 'volume') await operator('PUT', `/v1/pods/${uid}`, { v: 1, tenant: `tenant-${number}` })
+    else mkdirSync(join(dir, 'logs', `jobs_${name}-g1_${uid}`), { recursive: true })
     const runner = startProcess(compiled.dir, join(dir, name), {
       profile: { env: { FIREPOOL_FAKE_POD_UID: uid } },
       env: {
         FIREPOOL_POD: name,
         FIREPOOL_FAKE_POD_UID: uid,
-        FIREPOOL_SEAT_SOCKET: join(dir, 'pods', uid, 'agent.sock'),
+        ...(has === 'volume'
+          ? { FIREPOOL_SEAT_SOCKET: join(dir, 'pods', uid, 'agent.sock') }
+          : { FIREPOOL_SEAT_URL: url }),
       },
+      keys,
     })
     runners.push(runner)
     const { address, incarnation } = await runner.ready()
@@ -121,7 +134,7 @@ describe.skipIf(!hasGo())('runners on a node with one GPU', () => {
   }
 
   test('a job finds the GPU empty, also when the one before it has left a process there', async () => {
-    const [first, second] = [await pod(), await pod()]
+    const [first, second] = [await pod('volume'), await pod('token')]
     const device = join(dir, 'dev/nvidia0')
     const left = await first(
       `setsid sh -c 'exec 3<${device}; echo $$ > left; exec sleep 600' >/dev/null 2>&1 & until [ -s left ]; do sleep 0.01; done; echo $CUDA_VISIBLE_DEVICES`,

@@ -58,6 +58,8 @@ export function apiServerArguments(folder: string, port: number, etcdUrl: string
     `--service-account-key-file=${file('accounts.pub')}`,
     `--service-account-signing-key-file=${file('accounts.key')}`,
     '--service-account-issuer=https://kubernetes.default.svc',
+    // As installers do: who may be privileged is said by the namespaces.
+    '--allow-privileged=true',
     ...['--authorization-mode=Node,RBAC', '--enable-admission-plugins=NodeRestriction'],
     '--service-cluster-ip-range=10.96.0.0/16',
     `--default-unreachable-toleration-seconds=${TOLERATION_SECONDS}`,

@@ -38,6 +38,8 @@ type options struct {
 	csiEndpoint, listen     string
 	nodeName, tolerated     string
 	heldUUID                string
+	seatsListen, brokerKeys string
+	podLogsFolder           string
 }
 
 func flags(o *options, stderr io.Writer) *flag.FlagSet {
@@ -52,6 +54,9 @@ func flags(o *options, stderr io.Writer) *flag.FlagSet {
 	set.StringVar(&o.podsFolder, "pods-dir", "/run/firepool-node/pods", "folder of the pods' sockets")
 	set.StringVar(&o.csiEndpoint, "csi-endpoint", "", "path of the CSI driver's socket; empty: no CSI")
 	set.StringVar(&o.listen, "listen", ":9808", "address of /healthz, /metrics and /status; empty: none")
+	set.StringVar(&o.seatsListen, "seats-listen", "", "address of the pods' API for pods without the volume, who are known by connection and token; empty: none")
+	set.StringVar(&o.brokerKeys, "broker-keys", os.Getenv("FIREPOOL_BROKER_KEYS"), "NAMESPACE=KEY,...: public keys of the brokers whose tokens count, by the namespace of their pods")
+	set.StringVar(&o.podLogsFolder, "pod-logs-dir", "/var/log/pods", "the kubelet's folder of logs, which names the pods of the node; for -seats-listen")
 	set.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "the node's name, for the kubelet")
 	set.StringVar(&o.tolerated, "tolerate", "nvidia-persistenced,nvidia-device-plugin,gpu-kubelet-plugin,gpu-feature-discovery", "executables that may have a GPU open without a context on it, by name, with commas")
 	set.StringVar(&o.heldUUID, "uuid", "", "for the self-test's own process")

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"firepool/node-agent/agent"
+	"firepool/node-agent/brokertoken"
 	"firepool/node-agent/csi"
 	"firepool/node-agent/journal"
 	"firepool/node-agent/measure"
@@ -197,6 +198,19 @@ func listen(o options, pods *server.Pods, log *slog.Logger) (func(), error) {
 			return nil, err
 		}
 		closers = append(closers, serveHTTP(listener, server.NodeHandler(pods.Agent), log))
+	}
+	if o.seatsListen != "" {
+		keys, err := brokertoken.ParseKeys(o.brokerKeys)
+		if err != nil {
+			closeAll()
+			return nil, err
+		}
+		listener, err := net.Listen("tcp", o.seatsListen)
+		if err != nil {
+			closeAll()
+			return nil, err
+		}
+		closers = append(closers, serveHTTP(listener, pods.ByToken(server.Brokers{Keys: keys, LogsFolder: o.podLogsFolder}), log))
 	}
 	if o.csiEndpoint != "" {
 		driver := &csi.Driver{NodeName: o.nodeName, Version: Version, Pods: pods, Mounts: csi.KernelMounts{}, Log: log}

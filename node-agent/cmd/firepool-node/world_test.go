@@ -287,9 +287,12 @@ func (w *world) readable(program string) string {
 
 type order struct {
 	Socket string `json:"socket"`
-	Method string `json:"method"`
-	Path   string `json:"path"`
-	Body   any    `json:"body"`
+	// Address of the agent's listener, instead of a socket, and the token.
+	Address string `json:"address"`
+	Token   string `json:"token"`
+	Method  string `json:"method"`
+	Path    string `json:"path"`
+	Body    any    `json:"body"`
 	// Shell starts a job instead, and answers with its first line.
 	Shell string `json:"shell"`
 }
@@ -449,11 +452,17 @@ func ask(o order) (json.RawMessage, error) {
 		return nil, err
 	}
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		if o.Address != "" {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", o.Address)
+		}
 		return (&net.Dialer{}).DialContext(ctx, "unix", o.Socket)
 	}}}
 	request, err := http.NewRequest(o.Method, "http://agent"+o.Path, bytes.NewReader(text))
 	if err != nil {
 		return nil, err
+	}
+	if o.Token != "" {
+		request.Header.Set("Authorization", "Bearer "+o.Token)
 	}
 	var answer json.RawMessage
 	err = call(client, request, &answer)
