@@ -43,7 +43,9 @@ type Config struct {
 	BootID   string
 	// Holder makes the process of a self-test on the GPU.
 	Holder func(uuid string) *exec.Cmd
-	Log    *slog.Logger
+	// Reported gets something after reports; with room for one, so that nobody waits.
+	Reported chan<- struct{}
+	Log      *slog.Logger
 }
 
 // Agent of one node.
@@ -222,6 +224,10 @@ func (a *Agent) carryOut(effect arbiter.Effect) {
 		a.config.Log.Warn(e.Kind, "gpu", e.UUID, "pod", e.Pod, "xid", e.Xid, "detail", e.Detail)
 		a.reports = append(a.reports, Report{measure.BootMs(), e})
 		a.reports = a.reports[max(0, len(a.reports)-maxReports):]
+		select {
+		case a.config.Reported <- struct{}{}:
+		default:
+		}
 	}
 }
 

@@ -95,8 +95,8 @@ func grantOf(effect arbiter.Effect) (arbiter.Grant, error) {
 	return arbiter.Grant{}, fmt.Errorf("the arbiter answered a request with %T", effect)
 }
 
-// Release gives a seat epoch back; the numbers are the job's own device errors under it.
-func (a *Agent) Release(ctx context.Context, pod arbiter.PodUID, seatEpoch uint64) ([]int, error) {
+// Release gives a seat epoch back. The answer has the job's own device errors under it, and why it was lost before.
+func (a *Agent) Release(ctx context.Context, pod arbiter.PodUID, seatEpoch uint64) (arbiter.Done, error) {
 	return a.ask(ctx, func(id string) arbiter.Event {
 		return arbiter.Released{ID: id, Pod: pod, SeatEpoch: seatEpoch}
 	})
@@ -108,7 +108,7 @@ func (a *Agent) Clear(ctx context.Context, uuid string) error {
 	return err
 }
 
-func (a *Agent) ask(ctx context.Context, event func(id string) arbiter.Event) ([]int, error) {
+func (a *Agent) ask(ctx context.Context, event func(id string) arbiter.Event) (arbiter.Done, error) {
 	waiting := &waiter{make(chan arbiter.Effect, 1)}
 	alive := a.do(func() {
 		a.answers++
@@ -118,21 +118,21 @@ func (a *Agent) ask(ctx context.Context, event func(id string) arbiter.Event) ([
 		a.again = true
 	})
 	if !alive {
-		return nil, ErrStopped
+		return arbiter.Done{}, ErrStopped
 	}
 	select {
 	case effect := <-waiting.answer:
 		switch e := effect.(type) {
 		case arbiter.Done:
-			return e.Xids, nil
+			return e, nil
 		case arbiter.Refused:
-			return nil, e.Problem
+			return arbiter.Done{}, e.Problem
 		}
-		return nil, fmt.Errorf("the arbiter answered with %T", effect)
+		return arbiter.Done{}, fmt.Errorf("the arbiter answered with %T", effect)
 	case <-a.stopped:
-		return nil, ErrStopped
+		return arbiter.Done{}, ErrStopped
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return arbiter.Done{}, ctx.Err()
 	}
 }
 

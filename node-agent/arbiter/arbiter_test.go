@@ -237,7 +237,10 @@ func TestXids(t *testing.T) {
 		if lost != (want == Quarantined) {
 			t.Fatalf("XID %d: podLost reported: %v", code, lost)
 		}
-		b.step(Released{ID: "x", Pod: "a", SeatEpoch: grant.SeatEpoch})
+		told := one[Done](b, b.step(Released{ID: "x", Pod: "a", SeatEpoch: grant.SeatEpoch})).Lost
+		if (told != "") != lost {
+			t.Fatalf("XID %d: its release says %q", code, told)
+		}
 		b.measure()
 		if code == 63 || want == Quarantined {
 			b.phase(gpuName(0), Quarantined) // measured empty, and still not granted

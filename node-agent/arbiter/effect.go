@@ -18,7 +18,8 @@ type Refused struct {
 // Done answers a release or an operator's word.
 type Done struct {
 	ID   string
-	Xids []int // the job's own device errors under the grant that ended
+	Xids []int  // the job's own device errors under the grant that ended
+	Lost string // why the grant ended before its release: what ran under it is lost by no fault of its own
 }
 
 // Kill ends a process of a Firepool pod with SIGKILL, if it still is the process of that name.

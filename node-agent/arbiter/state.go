@@ -90,7 +90,9 @@ type Pod struct {
 	Tenant     string `json:"tenant"`
 	LeaseEpoch uint64 `json:"leaseEpoch"`       // the greatest it has named; older ones are refused
 	Banned     string `json:"banned,omitempty"` // it used a device without a grant
-	Gone       bool   `json:"gone,omitempty"`   // forgotten when none of its processes is left
+	Lost       string `json:"lost,omitempty"`   // a device failed under LostEpoch
+	LostEpoch  uint64 `json:"lostEpoch,omitempty"`
+	Gone       bool   `json:"gone,omitempty"` // forgotten when none of its processes is left
 	NoVolume   bool   `json:"noVolume,omitempty"`
 	joinedMs   int64  // of this run: a measurement that was begun before says nothing about the pod
 }

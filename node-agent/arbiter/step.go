@@ -165,7 +165,11 @@ func (s *State) release(e Released) {
 	grant := s.Grants[e.SeatEpoch]
 	switch {
 	case grant == nil && e.SeatEpoch <= s.SeatEpoch:
-		s.emit(Done{ID: e.ID}) // it ended already: a repeated release changes nothing
+		done := Done{ID: e.ID} // it ended already: a repeated release changes nothing
+		if pod := s.Pods[e.Pod]; pod != nil && pod.LostEpoch == e.SeatEpoch {
+			done.Lost = pod.Lost
+		}
+		s.emit(done)
 	case grant == nil:
 		s.emit(Refused{e.ID, Problem{StaleSeat, fmt.Sprintf("no seat epoch %d was granted here", e.SeatEpoch), "ask what the pod holds"}})
 	case grant.Pod != e.Pod:

@@ -142,7 +142,9 @@ func TestAPodInANetworkOfItsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer connection.Close()
-	who := func(_ string, pid int) (arbiter.PodUID, error) { return arbiter.PodUID(fmt.Sprint("process-", pid)), nil }
+	who := func(_ string, pid int) (arbiter.PodUID, error) {
+		return arbiter.PodUID(fmt.Sprint("process-", pid)), nil
+	}
 	remote := connection.RemoteAddr().(*net.TCPAddr).AddrPort()
 	if _, pid, err := PodOfPeer("/proc", who, remote, port); err != nil || pid != caller.Process.Pid {
 		t.Fatalf("%d, wanted %d: %v", pid, caller.Process.Pid, err)

@@ -44,8 +44,9 @@ type seatRelease struct {
 }
 
 type seatReleased struct {
-	V    int   `json:"v"`
-	Xids []int `json:"xids"`
+	V    int    `json:"v"`
+	Xids []int  `json:"xids"`
+	Lost string `json:"lost,omitempty"`
 }
 
 type standing struct {
@@ -97,11 +98,8 @@ func (p *Pods) handler(identify func(r *http.Request) (caller, error)) http.Hand
 		if err := read(r, &body, func() int { return body.V }); err != nil {
 			return nil, err
 		}
-		xids, err := p.Agent.Release(ctx, asks.pod, body.SeatEpoch)
-		if xids == nil {
-			xids = []int{}
-		}
-		return seatReleased{apiVersion, xids}, err
+		done, err := p.Agent.Release(ctx, asks.pod, body.SeatEpoch)
+		return seatReleased{apiVersion, append([]int{}, done.Xids...), done.Lost}, err
 	})
 	handle("GET /v1/seats", func(ctx context.Context, asks caller, _ *http.Request) (any, error) {
 		found, err := p.Agent.Stand(ctx, asks.pod)

@@ -66,7 +66,9 @@ describe.skipIf(obstacle)(orSkipped('deploy/kubernetes', obstacle), () => {
       // A namespace that a dry run does not make is missing for what is in it.
       await create(cluster.api, find(agent, 'Namespace', 'firepool-node'))
       await create(cluster.api, find(agent, 'ServiceAccount', 'firepool-node'))
-      for (const object of agent) await create(cluster.api, object, true)
+      const withRights = await render(join(DEPLOY, 'overlays/node-agent-kube'))
+      expect(withRights.length).toBeGreaterThan(agent.length)
+      for (const object of [...agent, ...withRights]) await create(cluster.api, object, true)
       const pod = (namespace: string) => ({
         apiVersion: 'v1',
         kind: 'Pod',

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 
+	"firepool/node-agent/kube"
 	"firepool/node-agent/measure"
 	"firepool/node-agent/measure/nvidia"
 )
@@ -40,6 +41,7 @@ type options struct {
 	heldUUID                string
 	seatsListen, brokerKeys string
 	podLogsFolder           string
+	kube, kubeCredentials   string
 }
 
 func flags(o *options, stderr io.Writer) *flag.FlagSet {
@@ -57,6 +59,8 @@ func flags(o *options, stderr io.Writer) *flag.FlagSet {
 	set.StringVar(&o.seatsListen, "seats-listen", "", "address of the pods' API for pods without the volume, who are known by connection and token; empty: none")
 	set.StringVar(&o.brokerKeys, "broker-keys", os.Getenv("FIREPOOL_BROKER_KEYS"), "NAMESPACE=KEY,...: public keys of the brokers whose tokens count, by the namespace of their pods")
 	set.StringVar(&o.podLogsFolder, "pod-logs-dir", "/var/log/pods", "the kubelet's folder of logs, which names the pods of the node; for -seats-listen")
+	set.StringVar(&o.kube, "kube", "", "API server that is told of pods to delete, failed devices and quarantines: "+kube.InCluster+", or its URL; empty: none")
+	set.StringVar(&o.kubeCredentials, "kube-credentials", kube.CredentialsFolder, "folder with token and ca.crt, for -kube")
 	set.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "the node's name, for the kubelet")
 	set.StringVar(&o.tolerated, "tolerate", "nvidia-persistenced,nvidia-device-plugin,gpu-kubelet-plugin,gpu-feature-discovery", "executables that may have a GPU open without a context on it, by name, with commas")
 	set.StringVar(&o.heldUUID, "uuid", "", "for the self-test's own process")
@@ -121,6 +125,8 @@ func (o options) check(command string, rest int) error {
 		return errors.New("-device=fake needs -fake-dir")
 	case o.csiEndpoint != "" && o.nodeName == "":
 		return errors.New("-csi-endpoint needs -node-name")
+	case o.kube != "" && o.nodeName == "":
+		return errors.New("-kube needs -node-name")
 	}
 	return nil
 }

@@ -20,6 +20,7 @@ import (
 	"firepool/node-agent/brokertoken"
 	"firepool/node-agent/csi"
 	"firepool/node-agent/journal"
+	"firepool/node-agent/kube"
 	"firepool/node-agent/measure"
 	"firepool/node-agent/measure/fakenvml"
 	"firepool/node-agent/measure/nvidia"
@@ -147,8 +148,9 @@ func serve(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	reported := make(chan struct{}, 1)
 	a, err := agent.New(agent.Config{
-		Driver: h.driver, Xids: h.driver, Observer: watch, BootID: bootID, Log: log,
+		Driver: h.driver, Xids: h.driver, Observer: watch, BootID: bootID, Reported: reported, Log: log,
 		Journal: journal.File{Path: filepath.Join(o.stateFolder, stateFile)},
 		Holder: func(uuid string) *exec.Cmd {
 			command := exec.Command(self, "hold", "-device="+o.device, "-fake-dir="+o.fakeFolder, "-uuid="+uuid)
@@ -166,6 +168,15 @@ func serve(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		cancel()
 		return errors.Join(err, <-stopped)
+	}
+	if o.kube != "" {
+		client, err := kube.NewClient(o.kube, o.kubeCredentials)
+		if err != nil {
+			cancel()
+			closeAll()
+			return errors.Join(err, <-stopped)
+		}
+		go kube.NewReporter(client, o.nodeName, log).Run(ctx, a.Status, reported)
 	}
 	log.Info("ready", "version", Version, "gpus", len(watch.Files), "device", o.device)
 	err = <-stopped
