@@ -43,6 +43,8 @@ type Config struct {
 	BootID   string
 	// Holder makes the process of a self-test on the GPU.
 	Holder func(uuid string) *exec.Cmd
+	// Checkpoint suspends and resumes processes; nil where that is not to be had.
+	Checkpoint measure.Checkpoint
 	// Reported gets something after reports; with room for one, so that nobody waits.
 	Reported chan<- struct{}
 	Log      *slog.Logger
@@ -67,6 +69,8 @@ type Agent struct {
 	again     bool // something has changed since the measurement began
 	lookers   []*looker
 	savedAt   time.Time
+	// checkpoints under way, by pod.
+	checkpoints map[arbiter.PodUID]bool
 }
 
 // Report with its time.
@@ -98,6 +102,7 @@ func New(config Config) (*Agent, error) {
 	a := &Agent{
 		config: config, devices: devices, inputs: make(chan func()), stopped: make(chan struct{}),
 		waiters: map[string]*waiter{}, latest: map[arbiter.PodUID]*waiter{}, counts: map[string]int{},
+		checkpoints: map[arbiter.PodUID]bool{},
 	}
 	if entry == nil {
 		// Epochs only grow, also over a lost file: no node grants a seat every millisecond.

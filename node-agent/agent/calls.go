@@ -136,6 +136,22 @@ func (a *Agent) ask(ctx context.Context, event func(id string) arbiter.Event) (a
 	}
 }
 
+// lookNow is a measurement that begins after the call.
+func (a *Agent) lookNow(ctx context.Context) (arbiter.Observed, error) {
+	look := &looker{sinceMs: measure.BootMs(), seen: make(chan arbiter.Observed, 1)}
+	if !a.do(func() { a.lookers = append(a.lookers, look); a.again = true }) {
+		return arbiter.Observed{}, ErrStopped
+	}
+	select {
+	case observed := <-look.seen:
+		return observed, nil
+	case <-a.stopped:
+		return arbiter.Observed{}, ErrStopped
+	case <-ctx.Done():
+		return arbiter.Observed{}, ctx.Err()
+	}
+}
+
 // Standing of one pod.
 type Standing struct {
 	Pod  arbiter.Pod
@@ -147,17 +163,9 @@ type Standing struct {
 
 // Stand measures how the pod stands: what it holds, and whether it is on any GPU.
 func (a *Agent) Stand(ctx context.Context, uid arbiter.PodUID) (Standing, error) {
-	look := &looker{sinceMs: measure.BootMs(), seen: make(chan arbiter.Observed, 1)}
-	if !a.do(func() { a.lookers = append(a.lookers, look); a.again = true }) {
-		return Standing{}, ErrStopped
-	}
-	var observed arbiter.Observed
-	select {
-	case observed = <-look.seen:
-	case <-a.stopped:
-		return Standing{}, ErrStopped
-	case <-ctx.Done():
-		return Standing{}, ctx.Err()
+	observed, err := a.lookNow(ctx)
+	if err != nil {
+		return Standing{}, err
 	}
 	var standing Standing
 	known := false

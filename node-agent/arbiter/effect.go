@@ -34,7 +34,7 @@ type StartSelfTest struct{ UUID string }
 
 // Report is for people and for the broker: logged, counted and listed.
 type Report struct {
-	Kind   string // ungranted | foreign | quarantined | lifted | podLost | xid | adopted | selfTest
+	Kind   string // ungranted | foreign | quarantined | lifted | podLost | xid | adopted | selfTest | suspendedLost
 	UUID   string
 	Pod    PodUID
 	Xid    int
@@ -63,6 +63,7 @@ const (
 	SeatUnavailable  Code = "SeatUnavailable"
 	QueueFull        Code = "QueueFull"
 	UnknownGPU       Code = "UnknownGPU"
+	NotSuspended     Code = "NotSuspended"
 )
 
 // Problem is a refusal with its cause and what to do about it.

@@ -36,6 +36,24 @@ type Released struct {
 	ID        string // names the answer
 	Pod       PodUID
 	SeatEpoch uint64
+	// Suspended: the processes are off the GPUs, and live on.
+	Suspended bool
+}
+
+// Suspending: the processes that are on the pod's GPUs are about to be taken off them. Again for the same epoch it adds processes.
+type Suspending struct {
+	ID        string
+	Pod       PodUID
+	SeatEpoch uint64
+	Processes []Process
+	HostBytes uint64
+}
+
+// Resumed: the pod's suspended processes are on the GPUs of this epoch again.
+type Resumed struct {
+	ID        string
+	Pod       PodUID
+	SeatEpoch uint64
 }
 
 // Observed is one measurement of the whole node, begun at AtMs.
@@ -98,6 +116,8 @@ func (PodGone) event()     {}
 func (Requested) event()   {}
 func (Cancelled) event()   {}
 func (Released) event()    {}
+func (Suspending) event()  {}
+func (Resumed) event()     {}
 func (Observed) event()    {}
 func (SelfTested) event()  {}
 func (XidReported) event() {}

@@ -131,7 +131,13 @@ func (w *world) restart(d Durable) {
 	w.late = nil
 	w.history = append(w.history, fmt.Sprintf("%d restarted", w.nowMs))
 	for _, pod := range worldPods {
-		if grant := w.s.GrantOf(pod); grant == nil || !w.lives(pod) {
+		grant := w.s.GrantOf(pod)
+		if grant != nil {
+			for _, uuid := range grant.UUIDs {
+				w.holder[uuid] = pod // perhaps nobody was told
+			}
+		}
+		if grant == nil || !w.lives(pod) {
 			delete(w.holds, pod)
 		} else if known := w.holds[pod]; known == nil || known.SeatEpoch != grant.SeatEpoch {
 			copied := grant.copied()
@@ -145,7 +151,9 @@ func (w *world) carryOut(effect Effect) {
 	switch e := effect.(type) {
 	case Granted:
 		w.checkGrant(e.Grant)
-		w.holds[e.Grant.Pod] = &e.Grant
+		if w.lives(e.Grant.Pod) {
+			w.holds[e.Grant.Pod] = &e.Grant
+		}
 	case Kill:
 		for _, p := range slices.Clone(w.live) {
 			if p.key() == e.Process.key() && !p.stuck {
@@ -204,6 +212,9 @@ func (w *world) checkGrant(grant Grant) {
 
 func (w *world) end(p *truth) {
 	w.live = slices.DeleteFunc(w.live, func(q *truth) bool { return q == p })
+	if !w.lives(p.Pod) {
+		delete(w.holds, p.Pod) // there is nobody to believe anything
+	}
 	if p.on != "" && w.chance(30) {
 		if w.left[p.on] == nil {
 			w.left[p.on] = map[PodUID]uint64{}
@@ -287,7 +298,11 @@ func (w *world) act() {
 			w.start(pod, held)
 		}
 	case 9:
-		if held != nil {
+		switch {
+		case held == nil:
+		case w.chance(30):
+			w.suspendOrResume(pod, held)
+		default:
 			w.giveBack(pod, held)
 		}
 	case 10:
@@ -309,7 +324,11 @@ func (w *world) ask(pod PodUID) {
 	if w.chance(30) {
 		visible = visible[w.random.IntN(3):]
 	}
-	w.step(Requested{ID: fmt.Sprint("r", w.nextPid()), Pod: pod, LeaseEpoch: 1, Count: 1 + w.random.IntN(len(visible)),
+	count := 1 + w.random.IntN(len(visible))
+	if job := w.s.Pods[pod].Suspended; job != nil {
+		count = len(job.UUIDs)
+	}
+	w.step(Requested{ID: fmt.Sprint("r", w.nextPid()), Pod: pod, LeaseEpoch: 1, Count: count,
 		Priority: w.random.IntN(3), Visible: visible, DeadlineMs: w.nowMs + int64(w.random.IntN(60_000))})
 }
 
@@ -328,6 +347,35 @@ func (w *world) giveBack(pod PodUID, held *Grant) {
 	}
 	delete(w.holds, pod)
 	w.step(Released{ID: "x", Pod: pod, SeatEpoch: held.SeatEpoch})
+}
+
+// suspendOrResume takes what runs under the grant off its GPUs and gives them back, or puts what was taken off back on them; perhaps not
+// everything, and perhaps the agent dies in between.
+func (w *world) suspendOrResume(pod PodUID, held *Grant) {
+	job := w.s.Pods[pod].Suspended
+	if job != nil && job.SeatEpoch != held.SeatEpoch {
+		for _, p := range w.live {
+			if p.Pod == pod && p.granted == job.SeatEpoch && !w.chance(5) {
+				p.on, p.openMs, p.granted, p.bytes = held.UUIDs[0], w.nowMs, held.SeatEpoch, 1<<28
+			}
+		}
+		w.step(Resumed{ID: "x", Pod: pod, SeatEpoch: held.SeatEpoch})
+		return
+	}
+	var processes []Process
+	for _, p := range w.live {
+		if p.Pod == pod && p.granted == held.SeatEpoch {
+			processes = append(processes, p.Process)
+		}
+	}
+	w.step(Suspending{ID: "x", Pod: pod, SeatEpoch: held.SeatEpoch, Processes: processes})
+	for _, p := range w.live {
+		if p.Pod == pod && p.granted == held.SeatEpoch && !w.chance(5) {
+			p.on, p.bytes = "", 0
+		}
+	}
+	delete(w.holds, pod)
+	w.step(Released{ID: "x", Pod: pod, SeatEpoch: held.SeatEpoch, Suspended: true})
 }
 
 func (w *world) endOne() {

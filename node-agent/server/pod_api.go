@@ -49,6 +49,15 @@ type seatReleased struct {
 	Lost string `json:"lost,omitempty"`
 }
 
+type seatSuspended struct {
+	V         int    `json:"v"`
+	HostBytes uint64 `json:"hostBytes"`
+}
+
+type done struct {
+	V int `json:"v"`
+}
+
 type standing struct {
 	V        int            `json:"v"`
 	Pod      arbiter.PodUID `json:"pod"`
@@ -57,6 +66,8 @@ type standing struct {
 	ZeroVRAM arbiter.Sign   `json:"zeroVram"`
 	Why      string         `json:"why,omitempty"`
 	Banned   string         `json:"banned,omitempty"`
+	// Suspended is the seat epoch under which the pod's job was suspended.
+	Suspended uint64 `json:"suspended,omitempty"`
 }
 
 type failure struct {
@@ -75,6 +86,7 @@ var statusOf = map[arbiter.Code]int{
 	arbiter.UngrantedUse: http.StatusForbidden, TokenRefused: http.StatusForbidden, arbiter.UnknownPod: http.StatusNotFound, arbiter.UnknownGPU: http.StatusNotFound,
 	arbiter.StaleLease: http.StatusConflict, arbiter.StaleSeat: http.StatusConflict, arbiter.HoldAndWait: http.StatusConflict,
 	arbiter.Superseded: http.StatusConflict, arbiter.QueueFull: http.StatusTooManyRequests,
+	arbiter.NotSuspended: http.StatusConflict, agent.CheckpointFailed: http.StatusInternalServerError,
 	arbiter.SeatUnavailable: http.StatusServiceUnavailable, ShuttingDown: http.StatusServiceUnavailable,
 }
 
@@ -101,9 +113,27 @@ func (p *Pods) handler(identify func(r *http.Request) (caller, error)) http.Hand
 		done, err := p.Agent.Release(ctx, asks.pod, body.SeatEpoch)
 		return seatReleased{apiVersion, append([]int{}, done.Xids...), done.Lost}, err
 	})
+	handle("POST /v1/seats/suspend", func(ctx context.Context, asks caller, r *http.Request) (any, error) {
+		var body seatRelease
+		if err := read(r, &body, func() int { return body.V }); err != nil {
+			return nil, err
+		}
+		hostBytes, err := p.Agent.Suspend(ctx, asks.pod, body.SeatEpoch)
+		return seatSuspended{apiVersion, hostBytes}, err
+	})
+	handle("POST /v1/seats/resume", func(ctx context.Context, asks caller, r *http.Request) (any, error) {
+		var body seatRelease
+		if err := read(r, &body, func() int { return body.V }); err != nil {
+			return nil, err
+		}
+		return done{apiVersion}, p.Agent.Resume(ctx, asks.pod, body.SeatEpoch)
+	})
 	handle("GET /v1/seats", func(ctx context.Context, asks caller, _ *http.Request) (any, error) {
 		found, err := p.Agent.Stand(ctx, asks.pod)
 		answer := standing{V: apiVersion, Pod: asks.pod, Tenant: found.Pod.Tenant, ZeroVRAM: found.ZeroVRAM, Why: found.Why, Banned: found.Pod.Banned}
+		if found.Pod.Suspended != nil {
+			answer.Suspended = found.Pod.Suspended.SeatEpoch
+		}
 		if found.Held != nil {
 			answer.Held = &seatGrant{apiVersion, found.Held.SeatEpoch, found.Held.UUIDs}
 		}

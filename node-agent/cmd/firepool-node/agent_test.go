@@ -135,7 +135,7 @@ func TestAPodCannotSpeakForAnother(t *testing.T) {
 }
 
 func TestWhatIsNotARequestIsRefused(t *testing.T) {
-	w := newWorld(t, 1).start("")
+	w := newWorld(t, 1).start("").settled()
 	a := w.join()
 	good := func() map[string]any {
 		return map[string]any{"v": 1, "requestId": "1", "leaseEpoch": 1, "gpus": 1, "waitMs": 1000}

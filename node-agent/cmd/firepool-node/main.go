@@ -42,6 +42,7 @@ type options struct {
 	seatsListen, brokerKeys string
 	podLogsFolder           string
 	kube, kubeCredentials   string
+	cudaCheckpoint          string
 }
 
 func flags(o *options, stderr io.Writer) *flag.FlagSet {
@@ -61,6 +62,7 @@ func flags(o *options, stderr io.Writer) *flag.FlagSet {
 	set.StringVar(&o.podLogsFolder, "pod-logs-dir", "/var/log/pods", "the kubelet's folder of logs, which names the pods of the node; for -seats-listen")
 	set.StringVar(&o.kube, "kube", "", "API server that is told of pods to delete, failed devices and quarantines: "+kube.InCluster+", or its URL; empty: none")
 	set.StringVar(&o.kubeCredentials, "kube-credentials", kube.CredentialsFolder, "folder with token and ca.crt, for -kube")
+	set.StringVar(&o.cudaCheckpoint, "cuda-checkpoint", "", "NVIDIA's program that takes a process off its GPUs and puts it back; empty: no job can be suspended")
 	set.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "the node's name, for the kubelet")
 	set.StringVar(&o.tolerated, "tolerate", "nvidia-persistenced,nvidia-device-plugin,gpu-kubelet-plugin,gpu-feature-discovery", "executables that may have a GPU open without a context on it, by name, with commas")
 	set.StringVar(&o.heldUUID, "uuid", "", "for the self-test's own process")

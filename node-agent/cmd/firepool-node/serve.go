@@ -149,8 +149,12 @@ func serve(ctx context.Context, o options, log *slog.Logger) error {
 		return err
 	}
 	reported := make(chan struct{}, 1)
+	var checkpoint measure.Checkpoint
+	if o.cudaCheckpoint != "" {
+		checkpoint = measure.CheckpointBy(o.cudaCheckpoint)
+	}
 	a, err := agent.New(agent.Config{
-		Driver: h.driver, Xids: h.driver, Observer: watch, BootID: bootID, Reported: reported, Log: log,
+		Checkpoint: checkpoint, Driver: h.driver, Xids: h.driver, Observer: watch, BootID: bootID, Reported: reported, Log: log,
 		Journal: journal.File{Path: filepath.Join(o.stateFolder, stateFile)},
 		Holder: func(uuid string) *exec.Cmd {
 			command := exec.Command(self, "hold", "-device="+o.device, "-fake-dir="+o.fakeFolder, "-uuid="+uuid)

@@ -42,6 +42,8 @@ func TestMain(m *testing.M) {
 		os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 	case "pod":
 		os.Exit(runPod())
+	case "job":
+		os.Exit(runJob(os.Args[1]))
 	}
 	os.Exit(m.Run())
 }
@@ -371,6 +373,8 @@ type standing struct {
 	Held     *grant `json:"held"`
 	ZeroVRAM string `json:"zeroVram"`
 	Banned   string `json:"banned"`
+	// Suspended is a seat epoch.
+	Suspended uint64 `json:"suspended"`
 }
 
 func (p *pod) stand() standing {
