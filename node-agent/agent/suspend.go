@@ -30,14 +30,15 @@ func (a *Agent) Suspend(ctx context.Context, uid arbiter.PodUID, seatEpoch uint6
 		}); err != nil {
 			return err
 		}
-		if err := a.toggle(ctx, on, on); err != nil {
-			return err
-		}
+		job := on // and, asked again, what was taken off before
 		a.do(func() {
 			if pod := a.state.Pods[uid]; pod != nil && pod.Suspended != nil {
-				hostBytes = pod.Suspended.HostBytes
+				job, hostBytes = slices.Clone(pod.Suspended.Processes), pod.Suspended.HostBytes
 			}
 		})
+		if err := a.toggle(ctx, on, job); err != nil {
+			return err
+		}
 		_, err = a.ask(ctx, func(id string) arbiter.Event {
 			return arbiter.Released{ID: id, Pod: uid, SeatEpoch: seatEpoch, Suspended: true}
 		})
@@ -96,6 +97,9 @@ func (a *Agent) toggling(uid arbiter.PodUID, do func() error) error {
 func (a *Agent) toggle(ctx context.Context, processes, job []arbiter.Process) error {
 	ctx = context.WithoutCancel(ctx)
 	for _, p := range processes {
+		if !measure.Lives(a.config.Observer.ProcRoot, p) {
+			continue // the program is told a pid, which another process may have by now
+		}
 		err := a.config.Checkpoint(ctx, p.Pid)
 		if err == nil {
 			continue

@@ -206,6 +206,12 @@ func (s search) mappings(base string) error {
 	return nil
 }
 
+// Lives: the pid still is the process that was measured.
+func Lives(procRoot string, p arbiter.Process) bool {
+	now, err := readStatus(procRoot, p.Pid)
+	return err == nil && now.startMs == p.StartMs && !now.dead()
+}
+
 // Kill ends the process with SIGKILL, if the pid still is the process that was measured. Nil when it was gone already.
 func Kill(procRoot string, p arbiter.Process) error {
 	fd, err := unix.PidfdOpen(p.Pid, 0)
