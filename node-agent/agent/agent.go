@@ -43,7 +43,11 @@ type Config struct {
 	BootID   string
 	// Holder makes the process of a self-test on the GPU.
 	Holder func(uuid string) *exec.Cmd
-	Log    *slog.Logger
+	// Checkpoint suspends and resumes processes; nil where that is not to be had.
+	Checkpoint measure.Checkpoint
+	// Reported gets something after reports; with room for one, so that nobody waits.
+	Reported chan<- struct{}
+	Log      *slog.Logger
 }
 
 // Agent of one node.
@@ -66,6 +70,8 @@ type Agent struct {
 	lookers   []*looker
 	savedAt   time.Time
 	decidedAt time.Time // of the step whose effects are carried out
+	// checkpoints under way, by pod.
+	checkpoints map[arbiter.PodUID]bool
 }
 
 // Report with its time.
@@ -97,6 +103,7 @@ func New(config Config) (*Agent, error) {
 	a := &Agent{
 		config: config, devices: devices, inputs: make(chan func()), stopped: make(chan struct{}),
 		waiters: map[string]*waiter{}, latest: map[arbiter.PodUID]*waiter{}, counts: map[string]int{},
+		checkpoints: map[arbiter.PodUID]bool{},
 	}
 	if entry == nil {
 		// Epochs only grow, also over a lost file: no node grants a seat every millisecond.
@@ -226,6 +233,10 @@ func (a *Agent) carryOut(effect arbiter.Effect) {
 		a.config.Log.Warn(e.Kind, "gpu", e.UUID, "pod", e.Pod, "xid", e.Xid, "detail", e.Detail)
 		a.reports = append(a.reports, Report{measure.BootMs(), e})
 		a.reports = a.reports[max(0, len(a.reports)-maxReports):]
+		select {
+		case a.config.Reported <- struct{}{}:
+		default:
+		}
 	}
 }
 

@@ -39,6 +39,16 @@ func (a *Agent) Pods() []arbiter.Pod {
 	return pods
 }
 
+// Knows says whether the pod is registered and has not gone.
+func (a *Agent) Knows(uid arbiter.PodUID) bool {
+	known := false
+	a.do(func() {
+		pod := a.state.Pods[uid]
+		known = pod != nil && !pod.Gone
+	})
+	return known
+}
+
 // Request waits for seats until they are granted, refused, or the context ends: then whatever was or would be granted is given back,
 // unless the same pod has asked again meanwhile. The error is an arbiter.Problem, ErrStopped or the context's.
 func (a *Agent) Request(ctx context.Context, e arbiter.Requested, waitMs int64) (arbiter.Grant, error) {
@@ -85,8 +95,8 @@ func grantOf(effect arbiter.Effect) (arbiter.Grant, error) {
 	return arbiter.Grant{}, fmt.Errorf("the arbiter answered a request with %T", effect)
 }
 
-// Release gives a seat epoch back; the numbers are the job's own device errors under it.
-func (a *Agent) Release(ctx context.Context, pod arbiter.PodUID, seatEpoch uint64) ([]int, error) {
+// Release gives a seat epoch back. The answer has the job's own device errors under it, and why it was lost before.
+func (a *Agent) Release(ctx context.Context, pod arbiter.PodUID, seatEpoch uint64) (arbiter.Done, error) {
 	a.config.Log.Debug("released", "pod", pod, "seatEpoch", seatEpoch)
 	return a.ask(ctx, func(id string) arbiter.Event {
 		return arbiter.Released{ID: id, Pod: pod, SeatEpoch: seatEpoch}
@@ -99,7 +109,7 @@ func (a *Agent) Clear(ctx context.Context, uuid string) error {
 	return err
 }
 
-func (a *Agent) ask(ctx context.Context, event func(id string) arbiter.Event) ([]int, error) {
+func (a *Agent) ask(ctx context.Context, event func(id string) arbiter.Event) (arbiter.Done, error) {
 	waiting := &waiter{make(chan arbiter.Effect, 1)}
 	alive := a.do(func() {
 		a.answers++
@@ -109,21 +119,37 @@ func (a *Agent) ask(ctx context.Context, event func(id string) arbiter.Event) ([
 		a.again = true
 	})
 	if !alive {
-		return nil, ErrStopped
+		return arbiter.Done{}, ErrStopped
 	}
 	select {
 	case effect := <-waiting.answer:
 		switch e := effect.(type) {
 		case arbiter.Done:
-			return e.Xids, nil
+			return e, nil
 		case arbiter.Refused:
-			return nil, e.Problem
+			return arbiter.Done{}, e.Problem
 		}
-		return nil, fmt.Errorf("the arbiter answered with %T", effect)
+		return arbiter.Done{}, fmt.Errorf("the arbiter answered with %T", effect)
 	case <-a.stopped:
-		return nil, ErrStopped
+		return arbiter.Done{}, ErrStopped
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return arbiter.Done{}, ctx.Err()
+	}
+}
+
+// lookNow is a measurement that begins after the call.
+func (a *Agent) lookNow(ctx context.Context) (arbiter.Observed, error) {
+	look := &looker{sinceMs: measure.BootMs(), seen: make(chan arbiter.Observed, 1)}
+	if !a.do(func() { a.lookers = append(a.lookers, look); a.again = true }) {
+		return arbiter.Observed{}, ErrStopped
+	}
+	select {
+	case observed := <-look.seen:
+		return observed, nil
+	case <-a.stopped:
+		return arbiter.Observed{}, ErrStopped
+	case <-ctx.Done():
+		return arbiter.Observed{}, ctx.Err()
 	}
 }
 
@@ -138,17 +164,9 @@ type Standing struct {
 
 // Stand measures how the pod stands: what it holds, and whether it is on any GPU.
 func (a *Agent) Stand(ctx context.Context, uid arbiter.PodUID) (Standing, error) {
-	look := &looker{sinceMs: measure.BootMs(), seen: make(chan arbiter.Observed, 1)}
-	if !a.do(func() { a.lookers = append(a.lookers, look); a.again = true }) {
-		return Standing{}, ErrStopped
-	}
-	var observed arbiter.Observed
-	select {
-	case observed = <-look.seen:
-	case <-a.stopped:
-		return Standing{}, ErrStopped
-	case <-ctx.Done():
-		return Standing{}, ctx.Err()
+	observed, err := a.lookNow(ctx)
+	if err != nil {
+		return Standing{}, err
 	}
 	var standing Standing
 	known := false

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"firepool/node-agent/arbiter"
@@ -15,8 +17,40 @@ type Status struct {
 	SeatEpoch        uint64           `json:"seatEpoch"`
 	SeatMs           map[string]int64 `json:"seatMsByTenant"`
 	InfrastructureMs int64            `json:"infrastructureMs"`
-	Reports          []Report         `json:"reports"`
-	Counts           map[string]int   `json:"counts"`
+	// SuspendedBytes of the host's memory that suspended jobs have from their GPUs, by tenant.
+	SuspendedBytes map[string]uint64 `json:"suspendedBytesByTenant"`
+	Condemned      []Condemned       `json:"condemned"`
+	Reports        []Report          `json:"reports"`
+	Counts         map[string]int    `json:"counts"`
+}
+
+// Condemned is a pod that is to be deleted: its use of the node has ended, and only a fresh one can go on.
+type Condemned struct {
+	UID       arbiter.PodUID `json:"uid"`
+	Namespace string         `json:"namespace"`
+	Name      string         `json:"name"`
+	Reason    string         `json:"reason"` // UngrantedUse | PodLost
+	Detail    string         `json:"detail"`
+}
+
+func condemned(pods map[arbiter.PodUID]*arbiter.Pod) []Condemned {
+	found := []Condemned{}
+	for _, uid := range slices.Sorted(maps.Keys(pods)) {
+		pod := pods[uid]
+		one := Condemned{UID: uid, Namespace: pod.Namespace, Name: pod.Name}
+		switch {
+		case pod.Gone:
+			continue
+		case pod.Banned != "":
+			one.Reason, one.Detail = "UngrantedUse", pod.Banned
+		case pod.Lost != "":
+			one.Reason, one.Detail = "PodLost", pod.Lost
+		default:
+			continue
+		}
+		found = append(found, one)
+	}
+	return found
 }
 
 // GPUStatus of one GPU.
@@ -61,10 +95,15 @@ func (a *Agent) status() Status {
 	s := a.state
 	status := Status{
 		V: 1, Waiting: len(s.Queue), Pods: len(s.Pods), SeatEpoch: s.SeatEpoch, InfrastructureMs: s.InfrastructureMs,
-		SeatMs: map[string]int64{}, Counts: map[string]int{}, Reports: append([]Report{}, a.reports...),
+		SeatMs: map[string]int64{}, SuspendedBytes: map[string]uint64{}, Counts: map[string]int{}, Reports: slices.Clone(a.reports), Condemned: condemned(s.Pods),
 	}
 	for tenant, ms := range s.SeatMs {
 		status.SeatMs[tenant] = ms
+	}
+	for _, pod := range s.Pods {
+		if pod.Suspended != nil {
+			status.SuspendedBytes[pod.Tenant] += pod.Suspended.HostBytes
+		}
 	}
 	for kind, count := range a.counts {
 		status.Counts[kind] = count

@@ -237,7 +237,10 @@ func TestXids(t *testing.T) {
 		if lost != (want == Quarantined) {
 			t.Fatalf("XID %d: podLost reported: %v", code, lost)
 		}
-		b.step(Released{ID: "x", Pod: "a", SeatEpoch: grant.SeatEpoch})
+		told := one[Done](b, b.step(Released{ID: "x", Pod: "a", SeatEpoch: grant.SeatEpoch})).Lost
+		if (told != "") != lost {
+			t.Fatalf("XID %d: its release says %q", code, told)
+		}
 		b.measure()
 		if code == 63 || want == Quarantined {
 			b.phase(gpuName(0), Quarantined) // measured empty, and still not granted
@@ -295,6 +298,26 @@ func TestAPodWithoutProcessesHoldsNothing(t *testing.T) {
 	if b.s.Pods["b"] != nil {
 		t.Fatal("a pod that has gone is still known")
 	}
+}
+
+func TestAPodWithoutVolumeHasGoneWithItsLastProcess(t *testing.T) {
+	b := newBench(t, 1).ready()
+	b.step(PodJoined{UID: "a", NoVolume: true})
+	b.step(Observed{AtMs: b.nowMs - 1, Pods: b.pods}) // begun before it came
+	b.pods.ByPod["a"] = []Process{{Pid: 10, StartMs: 1, Pod: "a", Name: "runner"}}
+	one[Granted](b, b.request("a", 1))
+	none[Refused](b, b.measure())
+	if b.s.GrantOf("a") == nil {
+		t.Fatal("it lives and has lost its seat")
+	}
+	delete(b.pods.ByPod, "a")
+	b.measure()
+	b.measure()
+	b.measure()
+	if b.s.Pods["a"] != nil {
+		t.Fatal("a pod of which nothing is left is still known")
+	}
+	b.phase(gpuName(0), Free)
 }
 
 func TestARequestThatIsAskedAgainKeepsItsTurn(t *testing.T) {

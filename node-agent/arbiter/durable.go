@@ -36,7 +36,9 @@ func (s *State) Durable() Durable {
 		d.GPUs = append(d.GPUs, DurableGPU{g.UUID, copied(g.BaselineBytes), copied(g.Former), copied(g.Quarantine), copied(g.AfterHolder)})
 	}
 	for _, uid := range sortedKeys(s.Pods) {
-		d.Pods = append(d.Pods, *s.Pods[uid])
+		pod := *s.Pods[uid]
+		pod.Suspended = copied(pod.Suspended)
+		d.Pods = append(d.Pods, pod)
 	}
 	for _, epoch := range sortedKeys(s.Grants) {
 		d.Grants = append(d.Grants, s.Grants[epoch].copied())

@@ -18,7 +18,8 @@ type Refused struct {
 // Done answers a release or an operator's word.
 type Done struct {
 	ID   string
-	Xids []int // the job's own device errors under the grant that ended
+	Xids []int  // the job's own device errors under the grant that ended
+	Lost string // why the grant ended before its release: what ran under it is lost by no fault of its own
 }
 
 // Kill ends a process of a Firepool pod with SIGKILL, if it still is the process of that name.
@@ -33,7 +34,7 @@ type StartSelfTest struct{ UUID string }
 
 // Report is for people and for the broker: logged, counted and listed.
 type Report struct {
-	Kind   string `json:"kind"` // ungranted | foreign | quarantined | lifted | podLost | xid | adopted | selfTest
+	Kind   string `json:"kind"` // ungranted | foreign | quarantined | lifted | podLost | xid | adopted | selfTest | suspendedLost
 	UUID   string `json:"uuid,omitempty"`
 	Pod    PodUID `json:"pod,omitempty"`
 	Xid    int    `json:"xid,omitempty"`
@@ -62,6 +63,7 @@ const (
 	SeatUnavailable  Code = "SeatUnavailable"
 	QueueFull        Code = "QueueFull"
 	UnknownGPU       Code = "UnknownGPU"
+	NotSuspended     Code = "NotSuspended"
 )
 
 // Problem is a refusal with its cause and what to do about it.

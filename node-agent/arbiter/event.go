@@ -3,10 +3,12 @@ package arbiter
 // Event is everything that can happen to a node: a closed union.
 type Event interface{ event() }
 
-// PodJoined: the pod's volume was published. Again for the same UID it changes nothing.
+// PodJoined: the pod's volume was published, or the pod has shown its token. Again for the same UID it changes nothing.
 type PodJoined struct {
 	UID                     PodUID
 	Namespace, Name, Tenant string
+	// NoVolume: nobody will say that the pod has gone. It has when none of its processes is left.
+	NoVolume bool
 }
 
 // PodGone: the pod's volume was unpublished.
@@ -32,6 +34,24 @@ type Cancelled struct {
 // Released gives everything under the seat epoch back.
 type Released struct {
 	ID        string // names the answer
+	Pod       PodUID
+	SeatEpoch uint64
+	// Suspended: the processes are off the GPUs, and live on.
+	Suspended bool
+}
+
+// Suspending: the processes that are on the pod's GPUs are about to be taken off them. Again for the same epoch it adds processes.
+type Suspending struct {
+	ID        string
+	Pod       PodUID
+	SeatEpoch uint64
+	Processes []Process
+	HostBytes uint64
+}
+
+// Resumed: the pod's suspended processes are on the GPUs of this epoch again.
+type Resumed struct {
+	ID        string
 	Pod       PodUID
 	SeatEpoch uint64
 }
@@ -96,6 +116,8 @@ func (PodGone) event()     {}
 func (Requested) event()   {}
 func (Cancelled) event()   {}
 func (Released) event()    {}
+func (Suspending) event()  {}
+func (Resumed) event()     {}
 func (Observed) event()    {}
 func (SelfTested) event()  {}
 func (XidReported) event() {}

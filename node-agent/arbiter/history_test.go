@@ -47,6 +47,9 @@ type world struct {
 
 var worldPods = []PodUID{"a", "b", "c", "d", "e", "f"}
 
+// noVolume pods nobody reports as gone.
+func noVolume(pod PodUID) bool { return pod >= "e" }
+
 const worldGPUs = 4
 
 func newWorld(t *testing.T, seed uint64) *world {
@@ -54,10 +57,19 @@ func newWorld(t *testing.T, seed uint64) *world {
 		left: map[string]map[PodUID]uint64{}, holder: map[string]PodUID{}, leftMs: map[string]int64{}, holds: map[PodUID]*Grant{}, lastMs: map[string]int64{}, unclear: map[string]bool{}}
 	w.s = New(worldDevices(), 0, w.nowMs, false)
 	for _, pod := range worldPods {
-		w.live = append(w.live, &truth{Process: Process{Pid: w.nextPid(), StartMs: 10, Pod: pod, Name: "runner"}})
-		w.step(PodJoined{UID: pod, Tenant: string(pod)})
+		w.join(pod)
 	}
 	return w
+}
+
+func (w *world) join(pod PodUID) {
+	w.live = append(w.live, &truth{Process: Process{Pid: w.nextPid(), StartMs: w.nowMs - 10, Pod: pod, Name: "runner"}})
+	w.step(PodJoined{UID: pod, Tenant: string(pod), NoVolume: noVolume(pod)})
+}
+
+// lives: something of the pod does.
+func (w *world) lives(pod PodUID) bool {
+	return slices.ContainsFunc(w.live, func(p *truth) bool { return p.Pod == pod })
 }
 
 func worldDevices() []Device {
@@ -119,7 +131,13 @@ func (w *world) restart(d Durable) {
 	w.late = nil
 	w.history = append(w.history, fmt.Sprintf("%d restarted", w.nowMs))
 	for _, pod := range worldPods {
-		if grant := w.s.GrantOf(pod); grant == nil {
+		grant := w.s.GrantOf(pod)
+		if grant != nil {
+			for _, uuid := range grant.UUIDs {
+				w.holder[uuid] = pod // perhaps nobody was told
+			}
+		}
+		if grant == nil || !w.lives(pod) {
 			delete(w.holds, pod)
 		} else if known := w.holds[pod]; known == nil || known.SeatEpoch != grant.SeatEpoch {
 			copied := grant.copied()
@@ -133,7 +151,9 @@ func (w *world) carryOut(effect Effect) {
 	switch e := effect.(type) {
 	case Granted:
 		w.checkGrant(e.Grant)
-		w.holds[e.Grant.Pod] = &e.Grant
+		if w.lives(e.Grant.Pod) {
+			w.holds[e.Grant.Pod] = &e.Grant
+		}
 	case Kill:
 		for _, p := range slices.Clone(w.live) {
 			if p.key() == e.Process.key() && !p.stuck {
@@ -192,6 +212,9 @@ func (w *world) checkGrant(grant Grant) {
 
 func (w *world) end(p *truth) {
 	w.live = slices.DeleteFunc(w.live, func(q *truth) bool { return q == p })
+	if !w.lives(p.Pod) {
+		delete(w.holds, p.Pod) // there is nobody to believe anything
+	}
 	if p.on != "" && w.chance(30) {
 		if w.left[p.on] == nil {
 			w.left[p.on] = map[PodUID]uint64{}
@@ -275,7 +298,11 @@ func (w *world) act() {
 			w.start(pod, held)
 		}
 	case 9:
-		if held != nil {
+		switch {
+		case held == nil:
+		case w.chance(30):
+			w.suspendOrResume(pod, held)
+		default:
 			w.giveBack(pod, held)
 		}
 	case 10:
@@ -290,11 +317,18 @@ func (w *world) act() {
 }
 
 func (w *world) ask(pod PodUID) {
+	if known := w.s.Pods[pod]; known == nil || known.Gone || !w.lives(pod) {
+		w.join(pod)
+	}
 	visible := []string{gpuName(0), gpuName(1), gpuName(2), gpuName(3)}
 	if w.chance(30) {
 		visible = visible[w.random.IntN(3):]
 	}
-	w.step(Requested{ID: fmt.Sprint("r", w.nextPid()), Pod: pod, LeaseEpoch: 1, Count: 1 + w.random.IntN(len(visible)),
+	count := 1 + w.random.IntN(len(visible))
+	if job := w.s.Pods[pod].Suspended; job != nil {
+		count = len(job.UUIDs)
+	}
+	w.step(Requested{ID: fmt.Sprint("r", w.nextPid()), Pod: pod, LeaseEpoch: 1, Count: count,
 		Priority: w.random.IntN(3), Visible: visible, DeadlineMs: w.nowMs + int64(w.random.IntN(60_000))})
 }
 
@@ -313,6 +347,35 @@ func (w *world) giveBack(pod PodUID, held *Grant) {
 	}
 	delete(w.holds, pod)
 	w.step(Released{ID: "x", Pod: pod, SeatEpoch: held.SeatEpoch})
+}
+
+// suspendOrResume takes what runs under the grant off its GPUs and gives them back, or puts what was taken off back on them; perhaps not
+// everything, and perhaps the agent dies in between.
+func (w *world) suspendOrResume(pod PodUID, held *Grant) {
+	job := w.s.Pods[pod].Suspended
+	if job != nil && job.SeatEpoch != held.SeatEpoch {
+		for _, p := range w.live {
+			if p.Pod == pod && p.granted == job.SeatEpoch && !w.chance(5) {
+				p.on, p.openMs, p.granted, p.bytes = held.UUIDs[0], w.nowMs, held.SeatEpoch, 1<<28
+			}
+		}
+		w.step(Resumed{ID: "x", Pod: pod, SeatEpoch: held.SeatEpoch})
+		return
+	}
+	var processes []Process
+	for _, p := range w.live {
+		if p.Pod == pod && p.granted == held.SeatEpoch {
+			processes = append(processes, p.Process)
+		}
+	}
+	w.step(Suspending{ID: "x", Pod: pod, SeatEpoch: held.SeatEpoch, Processes: processes})
+	for _, p := range w.live {
+		if p.Pod == pod && p.granted == held.SeatEpoch && !w.chance(5) {
+			p.on, p.bytes = "", 0
+		}
+	}
+	delete(w.holds, pod)
+	w.step(Released{ID: "x", Pod: pod, SeatEpoch: held.SeatEpoch, Suspended: true})
 }
 
 func (w *world) endOne() {
@@ -367,6 +430,16 @@ func (w *world) operate(pod PodUID) {
 		delete(w.holds, pod)
 		w.step(PodGone{UID: pod})
 		w.step(PodJoined{UID: pod, Tenant: string(pod)})
+	case 6: // the pod is deleted, and nobody says so
+		if !noVolume(pod) {
+			return
+		}
+		for _, p := range slices.Clone(w.live) {
+			if p.Pod == pod && !p.stuck {
+				w.end(p)
+			}
+		}
+		delete(w.holds, pod)
 	}
 }
 

@@ -29,11 +29,15 @@ func (s *State) endAbandoned(e Observed) {
 	}
 	for _, uid := range sortedKeys(s.Pods) {
 		pod := s.Pods[uid]
+		s.loseSuspended(pod, e)
 		if len(e.Pods.ByPod[uid]) > 0 {
 			continue
 		}
 		if grant := s.GrantOf(uid); grant != nil && e.AtMs > grant.AtMs {
 			s.end(grant)
+		}
+		if pod.NoVolume && !pod.Gone && e.AtMs > pod.joinedMs {
+			s.leave(uid)
 		}
 		if pod.Gone && !s.leftTraces(uid, e) {
 			delete(s.Pods, uid)
@@ -240,7 +244,7 @@ func (s *State) killSurvivors(g *GPU, r Reading, e Observed) {
 			s.kill(g, p, "its grant has ended and it is still on the GPU")
 		}
 	}
-	if e.Pods.Problem != "" {
+	if e.Pods.Problem != "" || g.Former.Suspended {
 		return
 	}
 	for _, p := range e.Pods.ByPod[g.Former.Pod] {

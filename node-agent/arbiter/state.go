@@ -70,6 +70,8 @@ type Former struct {
 	GrantedMs  int64  `json:"grantedMs"`
 	ReleasedMs int64  `json:"releasedMs"`
 	Suspect    bool   `json:"suspect,omitempty"` // a contained memory error: even the same pod waits for all four signs
+	// Suspended: its processes live on, off the device. They are judged by signs B, C and D alone.
+	Suspended bool `json:"suspended,omitempty"`
 }
 
 // Quarantine says why a GPU is not granted, and what lifts that.
@@ -90,7 +92,13 @@ type Pod struct {
 	Tenant     string `json:"tenant"`
 	LeaseEpoch uint64 `json:"leaseEpoch"`       // the greatest it has named; older ones are refused
 	Banned     string `json:"banned,omitempty"` // it used a device without a grant
-	Gone       bool   `json:"gone,omitempty"`   // forgotten when none of its processes is left
+	Lost       string `json:"lost,omitempty"`   // a device failed under LostEpoch
+	LostEpoch  uint64 `json:"lostEpoch,omitempty"`
+	// Suspended is a job whose device memory is, or is being, moved to the host.
+	Suspended *Suspension `json:"suspended,omitempty"`
+	Gone      bool        `json:"gone,omitempty"` // forgotten when none of its processes is left
+	NoVolume  bool        `json:"noVolume,omitempty"`
+	joinedMs  int64       // of this run: a measurement that was begun before says nothing about the pod
 }
 
 // Grant is what a pod holds: all of its GPUs under one seat epoch.
@@ -105,6 +113,16 @@ type Grant struct {
 	Adopted    bool     `json:"adopted,omitempty"` // found after the agent's file was lost
 	Xids       []int    `json:"xids,omitempty"`    // the job's own device errors
 	Suspect    bool     `json:"suspect,omitempty"`
+}
+
+// Suspension of what ran under a grant.
+type Suspension struct {
+	SeatEpoch uint64    `json:"seatEpoch"`
+	GrantedMs int64     `json:"grantedMs"`
+	UUIDs     []string  `json:"uuids"`
+	Processes []Process `json:"processes"` // that were on the GPUs
+	HostBytes uint64    `json:"hostBytes"` // what the GPUs had in use for them, and the host now has
+	AtMs      int64     `json:"atMs"`
 }
 
 // Request waits for GPUs.

@@ -40,6 +40,10 @@ func (s *State) take(event Event) {
 		s.cancel(e)
 	case Released:
 		s.release(e)
+	case Suspending:
+		s.suspending(e)
+	case Resumed:
+		s.resumed(e)
 	case Observed:
 		s.observe(e)
 	case SelfTested:
@@ -56,15 +60,16 @@ func (s *State) take(event Event) {
 
 func (s *State) join(e PodJoined) {
 	if pod := s.Pods[e.UID]; pod != nil {
-		s.durable = s.durable || pod.Gone
-		pod.Gone = false
+		noVolume := e.NoVolume && (pod.NoVolume || pod.Gone)
+		s.durable = s.durable || pod.Gone || pod.NoVolume != noVolume
+		pod.Gone, pod.NoVolume, pod.joinedMs = false, noVolume, s.NowMs
 		return
 	}
 	if len(s.Pods) >= MaxPods {
 		s.emit(Report{Kind: "podLost", Pod: e.UID, Detail: "the node has too many pods with seats"})
 		return
 	}
-	s.Pods[e.UID] = &Pod{UID: e.UID, Namespace: e.Namespace, Name: e.Name, Tenant: e.Tenant}
+	s.Pods[e.UID] = &Pod{UID: e.UID, Namespace: e.Namespace, Name: e.Name, Tenant: e.Tenant, NoVolume: e.NoVolume, joinedMs: s.NowMs}
 	s.durable = true
 }
 
@@ -123,6 +128,13 @@ func (s *State) request(e Requested) {
 			"release it first, then ask for all GPUs of the next job at once")
 		return
 	}
+	if job := pod.Suspended; job != nil {
+		e.Visible = slices.DeleteFunc(slices.Clone(e.Visible), func(uuid string) bool { return !slices.Contains(job.UUIDs, uuid) })
+		if e.Count != len(job.UUIDs) {
+			refuse(InvalidRequest, fmt.Sprintf("%d GPUs for a suspended job that had %d", e.Count, len(job.UUIDs)), "ask for as many as it had, then resume it")
+			return
+		}
+	}
 	s.admit(pod, e)
 }
 
@@ -162,15 +174,28 @@ func (s *State) cancel(e Cancelled) {
 
 func (s *State) release(e Released) {
 	grant := s.Grants[e.SeatEpoch]
+	suspended := e.Suspended && s.isSuspended(e.Pod, e.SeatEpoch)
 	switch {
 	case grant == nil && e.SeatEpoch <= s.SeatEpoch:
-		s.emit(Done{ID: e.ID}) // it ended already: a repeated release changes nothing
+		done := Done{ID: e.ID} // it ended already: a repeated release changes nothing
+		if pod := s.Pods[e.Pod]; pod != nil && pod.LostEpoch == e.SeatEpoch {
+			done.Lost = pod.Lost
+		}
+		s.emit(done)
 	case grant == nil:
 		s.emit(Refused{e.ID, Problem{StaleSeat, fmt.Sprintf("no seat epoch %d was granted here", e.SeatEpoch), "ask what the pod holds"}})
 	case grant.Pod != e.Pod:
 		s.emit(Refused{e.ID, Problem{IdentityMismatch, fmt.Sprintf("seat epoch %d is another pod's", e.SeatEpoch), "release what this pod holds"}})
 	default:
+		if !suspended && s.isSuspended(e.Pod, e.SeatEpoch) {
+			s.Pods[e.Pod].Suspended = nil // the job has ended
+		}
 		s.end(grant)
+		for _, uuid := range grant.UUIDs {
+			if g := s.GPU(uuid); suspended && g != nil && g.Former != nil {
+				g.Former.Suspended = true
+			}
+		}
 		s.emit(Done{ID: e.ID, Xids: slices.Clone(grant.Xids)})
 	}
 }

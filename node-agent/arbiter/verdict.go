@@ -66,7 +66,7 @@ func (s *State) judge(g *GPU, r Reading, pods PodsReading) Verdict {
 // jobGone is sign A. A job's processes are those of its pod that were born under its grant, whoever their parent is
 // now. One born after the release counts by signs B and C alone: it may be of a job that needs no device.
 func (s *State) jobGone(g *GPU, pods PodsReading) (Sign, string) {
-	if g.Former == nil {
+	if g.Former == nil || g.Former.Suspended {
 		return Yes, ""
 	}
 	if pods.Problem != "" {

@@ -90,6 +90,8 @@ func (s *State) condemn(g *GPU, grant *Grant, q Quarantine) {
 		return
 	}
 	g.AfterHolder = &q
+	pod := s.Pods[grant.Pod]
+	pod.Lost, pod.LostEpoch = fmt.Sprintf("GPU %s failed: %s", g.UUID, q.Detail), grant.SeatEpoch
 	s.emit(Report{Kind: "podLost", UUID: g.UUID, Pod: grant.Pod, Xid: q.Xid, Detail: q.Detail})
 	s.end(grant)
 }

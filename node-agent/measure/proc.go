@@ -118,9 +118,16 @@ func IdentityOf(path string) (FileID, error) {
 	return FileID{false, uint64(stat.Dev), stat.Ino}, nil
 }
 
+// search is for devices among the files of one process.
+type search struct {
+	devices map[FileID]string
+	folder  string // every device file's path begins with it
+	found   map[string]bool
+}
+
 // opened finds which of the devices the process has open or mapped, in any of its threads.
 func opened(procRoot string, pid int, devices map[FileID]string, folder string) (map[string]bool, error) {
-	found := map[string]bool{}
+	s := search{devices, folder, map[string]bool{}}
 	base := filepath.Join(procRoot, strconv.Itoa(pid))
 	threads, err := pidsIn(filepath.Join(base, "task"))
 	if err != nil {
@@ -130,15 +137,26 @@ func opened(procRoot string, pid int, devices map[FileID]string, folder string) 
 		if thread != pid && sharesFiles(pid, thread) {
 			continue
 		}
-		err := openedIn(filepath.Join(base, "task", strconv.Itoa(thread), "fd"), devices, folder, found)
-		if err != nil && !gone(err) {
+		if err := s.descriptors(filepath.Join(base, "task", strconv.Itoa(thread), "fd")); err != nil && !gone(err) {
 			return nil, err
 		}
 	}
-	if err := mapped(base, devices, folder, found); err != nil && !gone(err) {
+	if err := s.mappings(base); err != nil && !gone(err) {
 		return nil, err
 	}
-	return found, nil
+	return s.found, nil
+}
+
+// note the file behind the kernel's link, if it is a device.
+func (s search) note(link string) error {
+	id, err := IdentityOf(link)
+	if gone(err) {
+		return nil
+	}
+	if uuid, known := s.devices[id]; known && err == nil {
+		s.found[uuid] = true
+	}
+	return err
 }
 
 // sharesFiles: a thread may have a table of open files of its own; most share the leader's, which is then read once.
@@ -148,7 +166,7 @@ func sharesFiles(pid, thread int) bool {
 	return errno == 0 && result == 0
 }
 
-func openedIn(folder string, devices map[FileID]string, devicesFolder string, found map[string]bool) error {
+func (s search) descriptors(folder string) error {
 	numbers, err := pidsIn(folder)
 	if err != nil {
 		return err
@@ -159,53 +177,39 @@ func openedIn(folder string, devices map[FileID]string, devicesFolder string, fo
 		if gone(err) {
 			continue
 		}
-		if err != nil {
-			return err
-		}
-		if !strings.HasPrefix(target, devicesFolder) {
-			continue // only files that can be a device are looked at: a stat of others may hang on a dead server
-		}
-		id, err := IdentityOf(link)
-		if gone(err) {
-			continue
+		// Only files that can be a device are looked at: a stat of others may hang on a dead server.
+		if err == nil && strings.HasPrefix(target, s.folder) {
+			err = s.note(link)
 		}
 		if err != nil {
 			return err
-		}
-		if uuid, known := devices[id]; known {
-			found[uuid] = true
 		}
 	}
 	return nil
 }
 
-// mapped: a mapping keeps a device open after its descriptor was closed.
-func mapped(base string, devices map[FileID]string, folder string, found map[string]bool) error {
+// mappings: one keeps a device open after its descriptor was closed.
+func (s search) mappings(base string) error {
 	text, err := os.ReadFile(filepath.Join(base, "maps"))
-	if err != nil {
+	if err != nil || !bytes.Contains(text, []byte(s.folder)) {
 		return err
 	}
-	if !bytes.Contains(text, []byte(folder)) {
-		return nil
-	}
 	for line := range strings.Lines(string(text)) {
-		at := strings.Index(line, folder)
-		if at < 0 {
+		if !strings.Contains(line, s.folder) {
 			continue
 		}
 		span, _, _ := strings.Cut(line, " ")
-		id, err := IdentityOf(filepath.Join(base, "map_files", span))
-		if gone(err) {
-			continue
-		}
-		if err != nil {
+		if err := s.note(filepath.Join(base, "map_files", span)); err != nil {
 			return err
-		}
-		if uuid, known := devices[id]; known {
-			found[uuid] = true
 		}
 	}
 	return nil
+}
+
+// Lives: the pid still is the process that was measured.
+func Lives(procRoot string, p arbiter.Process) bool {
+	now, err := readStatus(procRoot, p.Pid)
+	return err == nil && now.startMs == p.StartMs && !now.dead()
 }
 
 // Kill ends the process with SIGKILL, if the pid still is the process that was measured. Nil when it was gone already.

@@ -46,9 +46,6 @@ func NodeHandler(a *agent.Agent) http.Handler {
 // OperatorHandler is for root of the node, over a socket that only root can reach. Pods are registered here where there is no kubelet.
 func OperatorHandler(p *Pods) http.Handler {
 	mux := http.NewServeMux()
-	type done struct {
-		V int `json:"v"`
-	}
 	mux.HandleFunc("POST /v1/gpus/{uuid}/clear", func(w http.ResponseWriter, r *http.Request) {
 		write(w, done{apiVersion}, p.Agent.Clear(r.Context(), r.PathValue("uuid")))
 	})
@@ -98,6 +95,10 @@ func metrics(s agent.Status) string {
 	family("firepool_node_seat_seconds_total", "counter", "Time that a tenant held a GPU, with its hand-back.")
 	for _, tenant := range slices.Sorted(maps.Keys(s.SeatMs)) {
 		fmt.Fprintf(&out, "firepool_node_seat_seconds_total{tenant=%s} %.3f\n", label(tenant), float64(s.SeatMs[tenant])/1000)
+	}
+	family("firepool_node_suspended_bytes", "gauge", "Device memory of suspended jobs that is in the host's memory.")
+	for _, tenant := range slices.Sorted(maps.Keys(s.SuspendedBytes)) {
+		fmt.Fprintf(&out, "firepool_node_suspended_bytes{tenant=%s} %d\n", label(tenant), s.SuspendedBytes[tenant])
 	}
 	family("firepool_node_infrastructure_seconds_total", "counter", "Time that a GPU was quarantined or not yet known.")
 	fmt.Fprintf(&out, "firepool_node_infrastructure_seconds_total %.3f\n", float64(s.InfrastructureMs)/1000)

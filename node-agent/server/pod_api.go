@@ -44,8 +44,18 @@ type seatRelease struct {
 }
 
 type seatReleased struct {
-	V    int   `json:"v"`
-	Xids []int `json:"xids"`
+	V    int    `json:"v"`
+	Xids []int  `json:"xids"`
+	Lost string `json:"lost,omitempty"`
+}
+
+type seatSuspended struct {
+	V         int    `json:"v"`
+	HostBytes uint64 `json:"hostBytes"`
+}
+
+type done struct {
+	V int `json:"v"`
 }
 
 type standing struct {
@@ -56,6 +66,8 @@ type standing struct {
 	ZeroVRAM arbiter.Sign   `json:"zeroVram"`
 	Why      string         `json:"why,omitempty"`
 	Banned   string         `json:"banned,omitempty"`
+	// Suspended is the seat epoch under which the pod's job was suspended.
+	Suspended uint64 `json:"suspended,omitempty"`
 }
 
 type failure struct {
@@ -63,47 +75,66 @@ type failure struct {
 	Error arbiter.Problem `json:"error"`
 }
 
-// ShuttingDown is the one code that is not the arbiter's.
-const ShuttingDown arbiter.Code = "ShuttingDown"
+// The codes that are not the arbiter's.
+const (
+	ShuttingDown arbiter.Code = "ShuttingDown"
+	TokenRefused arbiter.Code = "TokenRefused"
+)
 
 var statusOf = map[arbiter.Code]int{
 	arbiter.InvalidRequest: http.StatusBadRequest, arbiter.IdentityMismatch: http.StatusForbidden,
-	arbiter.UngrantedUse: http.StatusForbidden, arbiter.UnknownPod: http.StatusNotFound, arbiter.UnknownGPU: http.StatusNotFound,
+	arbiter.UngrantedUse: http.StatusForbidden, TokenRefused: http.StatusForbidden, arbiter.UnknownPod: http.StatusNotFound, arbiter.UnknownGPU: http.StatusNotFound,
 	arbiter.StaleLease: http.StatusConflict, arbiter.StaleSeat: http.StatusConflict, arbiter.HoldAndWait: http.StatusConflict,
 	arbiter.Superseded: http.StatusConflict, arbiter.QueueFull: http.StatusTooManyRequests,
+	arbiter.NotSuspended: http.StatusConflict, agent.CheckpointFailed: http.StatusInternalServerError,
 	arbiter.SeatUnavailable: http.StatusServiceUnavailable, ShuttingDown: http.StatusServiceUnavailable,
 }
 
-func (p *Pods) handler(uid arbiter.PodUID) http.Handler {
+func (p *Pods) handler(identify func(r *http.Request) (caller, error)) http.Handler {
 	mux := http.NewServeMux()
-	handle := func(pattern string, serve func(ctx context.Context, pid int, r *http.Request) (any, error)) {
+	handle := func(pattern string, serve func(ctx context.Context, asks caller, r *http.Request) (any, error)) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			// Each request, not each connection: a process may hand its connection to another.
-			pid, err := p.identified(r.Context(), uid)
+			asks, err := identify(r)
 			var answer any
 			if err == nil {
 				r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-				answer, err = serve(r.Context(), pid, r)
+				answer, err = serve(r.Context(), asks, r)
 			}
 			write(w, answer, err)
-			p.Log.Debug("answered", "pod", uid, "request", pattern)
+			p.Log.Debug("answered", "pod", asks.pod, "request", pattern)
 		})
 	}
-	handle("POST /v1/seats", func(ctx context.Context, pid int, r *http.Request) (any, error) { return p.request(ctx, uid, pid, r) })
-	handle("POST /v1/seats/release", func(ctx context.Context, _ int, r *http.Request) (any, error) {
+	handle("POST /v1/seats", p.request)
+	handle("POST /v1/seats/release", func(ctx context.Context, asks caller, r *http.Request) (any, error) {
 		var body seatRelease
 		if err := read(r, &body, func() int { return body.V }); err != nil {
 			return nil, err
 		}
-		xids, err := p.Agent.Release(ctx, uid, body.SeatEpoch)
-		if xids == nil {
-			xids = []int{}
-		}
-		return seatReleased{apiVersion, xids}, err
+		done, err := p.Agent.Release(ctx, asks.pod, body.SeatEpoch)
+		return seatReleased{apiVersion, append([]int{}, done.Xids...), done.Lost}, err
 	})
-	handle("GET /v1/seats", func(ctx context.Context, _ int, _ *http.Request) (any, error) {
-		found, err := p.Agent.Stand(ctx, uid)
-		answer := standing{V: apiVersion, Pod: uid, Tenant: found.Pod.Tenant, ZeroVRAM: found.ZeroVRAM, Why: found.Why, Banned: found.Pod.Banned}
+	handle("POST /v1/seats/suspend", func(ctx context.Context, asks caller, r *http.Request) (any, error) {
+		var body seatRelease
+		if err := read(r, &body, func() int { return body.V }); err != nil {
+			return nil, err
+		}
+		hostBytes, err := p.Agent.Suspend(ctx, asks.pod, body.SeatEpoch)
+		return seatSuspended{apiVersion, hostBytes}, err
+	})
+	handle("POST /v1/seats/resume", func(ctx context.Context, asks caller, r *http.Request) (any, error) {
+		var body seatRelease
+		if err := read(r, &body, func() int { return body.V }); err != nil {
+			return nil, err
+		}
+		return done{apiVersion}, p.Agent.Resume(ctx, asks.pod, body.SeatEpoch)
+	})
+	handle("GET /v1/seats", func(ctx context.Context, asks caller, _ *http.Request) (any, error) {
+		found, err := p.Agent.Stand(ctx, asks.pod)
+		answer := standing{V: apiVersion, Pod: asks.pod, Tenant: found.Pod.Tenant, ZeroVRAM: found.ZeroVRAM, Why: found.Why, Banned: found.Pod.Banned}
+		if found.Pod.Suspended != nil {
+			answer.Suspended = found.Pod.Suspended.SeatEpoch
+		}
 		if found.Held != nil {
 			answer.Held = &seatGrant{apiVersion, found.Held.SeatEpoch, found.Held.UUIDs}
 		}
@@ -112,7 +143,7 @@ func (p *Pods) handler(uid arbiter.PodUID) http.Handler {
 	return mux
 }
 
-func (p *Pods) request(ctx context.Context, uid arbiter.PodUID, pid int, r *http.Request) (any, error) {
+func (p *Pods) request(ctx context.Context, asks caller, r *http.Request) (any, error) {
 	var body seatRequest
 	if err := read(r, &body, func() int { return body.V }); err != nil {
 		return nil, err
@@ -120,12 +151,12 @@ func (p *Pods) request(ctx context.Context, uid arbiter.PodUID, pid int, r *http
 	if body.RequestID == "" || len(body.RequestID) > maxRequestID || body.WaitMs < 0 || body.WaitMs > arbiter.MaxWaitMs {
 		return nil, invalid(fmt.Sprintf("a request has a requestId of 1 to %d bytes and waitMs from 0 to %d", maxRequestID, arbiter.MaxWaitMs))
 	}
-	visible, err := p.Visible(pid)
+	visible, err := p.Visible(asks.pid)
 	if err != nil {
 		return nil, arbiter.Problem{Code: arbiter.SeatUnavailable, Message: "the GPUs that the pod sees cannot be read: " + err.Error(), Remedy: "ask again"}
 	}
 	grant, err := p.Agent.Request(ctx, arbiter.Requested{
-		ID: body.RequestID, Pod: uid, LeaseEpoch: body.LeaseEpoch, Count: body.GPUs, Priority: body.Priority, Visible: visible,
+		ID: body.RequestID, Pod: asks.pod, LeaseEpoch: body.LeaseEpoch, Count: body.GPUs, Priority: body.Priority, Visible: visible,
 	}, body.WaitMs)
 	return seatGrant{apiVersion, grant.SeatEpoch, grant.UUIDs}, err
 }

@@ -34,7 +34,8 @@ type Pods struct {
 	Visible func(pid int) ([]string, error)
 	Log     *slog.Logger
 
-	mutex   sync.Mutex
+	looking sync.Mutex // for the other end of a connection
+	mutex   sync.Mutex // of what follows
 	servers map[arbiter.PodUID]*http.Server
 }
 
@@ -55,6 +56,9 @@ func (p *Pods) Open(e arbiter.PodJoined) error {
 // Resume listens again for every pod that the agent knows, after a start.
 func (p *Pods) Resume() error {
 	for _, pod := range p.Agent.Pods() {
+		if pod.NoVolume {
+			continue
+		}
 		if err := p.listen(pod.UID); err != nil {
 			return err
 		}
@@ -89,7 +93,7 @@ func (p *Pods) listen(uid arbiter.PodUID) error {
 		return err
 	}
 	server := &http.Server{
-		Handler: p.handler(uid), ConnContext: withPeer,
+		Handler: p.handler(p.ofSocket(uid)), ConnContext: withPeer,
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 	}
 	p.servers[uid] = server
@@ -127,6 +131,12 @@ func (p *Pods) Shutdown() {
 	}
 }
 
+// caller of one request: the pod, by the kernel, and the process that asks.
+type caller struct {
+	pod arbiter.PodUID
+	pid int
+}
+
 type peerKey struct{}
 
 // peer is who has connected, by the kernel.
@@ -158,19 +168,24 @@ func withPeer(ctx context.Context, connection net.Conn) context.Context {
 	return context.WithValue(ctx, peerKey{}, found)
 }
 
-// identified is the pid of the caller, whose cgroup must be the pod's whose socket this is.
-func (p *Pods) identified(ctx context.Context, uid arbiter.PodUID) (int, error) {
-	caller, ok := ctx.Value(peerKey{}).(peer)
-	if !ok || caller.err != nil || caller.pid <= 0 {
-		return 0, arbiter.Problem{Code: arbiter.IdentityMismatch, Message: fmt.Sprintf("the kernel does not name the caller: %v", caller.err),
-			Remedy: "the agent must run in the node's pid namespace"}
+// ofSocket: the caller's cgroup must be the pod's whose socket this is.
+func (p *Pods) ofSocket(uid arbiter.PodUID) func(r *http.Request) (caller, error) {
+	return func(r *http.Request) (caller, error) {
+		asks, ok := r.Context().Value(peerKey{}).(peer)
+		if !ok || asks.err != nil || asks.pid <= 0 {
+			return caller{}, mismatch(fmt.Sprintf("the kernel does not name the caller: %v", asks.err), "the agent must run in the node's pid namespace")
+		}
+		pod, err := p.Identify(p.ProcRoot, asks.pid)
+		if err != nil {
+			return caller{}, mismatch("the caller's pod cannot be read: "+err.Error(), "ask again")
+		}
+		if pod != uid {
+			return caller{}, mismatch("the caller is not of the pod whose socket this is", "use the socket of the caller's own volume")
+		}
+		return caller{pod, asks.pid}, nil
 	}
-	pod, err := p.Identify(p.ProcRoot, caller.pid)
-	if err != nil {
-		return 0, arbiter.Problem{Code: arbiter.IdentityMismatch, Message: "the caller's pod cannot be read: " + err.Error(), Remedy: "ask again"}
-	}
-	if pod != uid {
-		return 0, arbiter.Problem{Code: arbiter.IdentityMismatch, Message: "the caller is not of the pod whose socket this is", Remedy: "use the socket of the caller's own volume"}
-	}
-	return caller.pid, nil
+}
+
+func mismatch(message, remedy string) arbiter.Problem {
+	return arbiter.Problem{Code: arbiter.IdentityMismatch, Message: message, Remedy: remedy}
 }

@@ -9,6 +9,11 @@ test('a name tells the generation, is the same at each try, and fits a host name
   expect(podName({ pod: long, generation: 12 })).toMatch(DNS_LABEL)
   expect(podName({ pod: long, generation: 12 })).toMatch(/-g12$/)
   expect(podName({ pod: long, generation: 12 })).toBe(podName({ pod: long, generation: 12 }))
+  // The node agent tells a token's pod by this rule (node-agent/brokertoken).
+  const known = 'a-pool-whose-name-is-so-long-that-no-label-could-hold.3-it-00017-2'
+  expect(podName({ pod: known, generation: 12 })).toBe(
+    'a-pool-whose-name-is-so-long-that-no-label-could-h-4e7b05cb-g12',
+  )
 })
 
 test('long names that begin alike differ, as labels too', () => {

@@ -170,6 +170,7 @@ export class RunnerApp {
       if (token.claims.scope === 'lease' && this.fence.isOtherLease(token.claims.epoch, token.claims.leaseId))
         throw new FirepoolError(otherLease())
       this.#lastContactMs = performance.now()
+      if (token.claims.scope === 'lease') this.#options.place.seats?.heard?.(req.headers.authorization!)
       const call = { req, res, claims: token.claims, query: mark < 0 ? '' : url.slice(mark + 1) }
       if (route.json !== undefined) withJson(req, fail, (body, bytes) => route.json?.(call, body, bytes))
       else route.stream?.(call)?.catch(fail)

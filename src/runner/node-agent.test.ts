@@ -21,6 +21,7 @@ import {
 interface Asked {
   method: string
   path: string
+  authorization: string | undefined
   body: Record<string, unknown>
   res: ServerResponse
   closed: boolean
@@ -34,7 +35,8 @@ class ScriptedAgent {
 
   constructor(readonly socket: string) {}
 
-  async listen(): Promise<void> {
+  /** @returns its URL, when it has one */
+  async listen(where: string | { host: string; port: number } = this.socket): Promise<string> {
     const server = createServer((req, res) => {
       let text = ''
       req.on('data', (chunk) => {
@@ -44,6 +46,7 @@ class ScriptedAgent {
         const asked = {
           method: req.method!,
           path: req.url!,
+          authorization: req.headers.authorization,
           body: text === '' ? {} : JSON.parse(text),
           res,
           closed: false,
@@ -56,7 +59,9 @@ class ScriptedAgent {
       })
     })
     this.#server = server
-    await new Promise<void>((resolve) => server.listen(this.socket, resolve))
+    await new Promise<void>((resolve) => server.listen(where, resolve))
+    const address = server.address()
+    return typeof address === 'object' ? `http://127.0.0.1:${address?.port}` : ''
   }
 
   async close(): Promise<void> {
@@ -101,9 +106,9 @@ afterEach(async () => {
   rmSync(dir, { recursive: true, force: true })
 })
 
-async function pod(options: Partial<NodeAgentOptions> = {}): Promise<World> {
+async function pod(options: Partial<NodeAgentOptions> & { url?: string } = {}): Promise<World> {
   const seats = new NodeAgentSeats({
-    socket: agent.socket,
+    ...(options.url === undefined ? { socket: agent.socket } : { url: options.url }),
     gpus: 1,
     incarnation: 'inc',
     log: () => {},
@@ -369,6 +374,20 @@ test('a pod that is refused all seats answers LeaseRevoked, also to what waits, 
   expect(() => world.read('started')).toThrow('ENOENT')
 })
 
+test('over TCP, the token of the lease shows who asks; jobs never see it', async () => {
+  await agent.close()
+  const url = await agent.listen({ host: '127.0.0.1', port: 0 })
+  generous(agent)
+  const world = await pod({ url })
+  expect(resultOf(await world.run({ command: 'env' })).stdout).not.toMatch(/bearer/i)
+  const token = world.sign(world.pod, 'lease', 7, 'lease-7')
+  expect(agent.asked.map(({ authorization }) => authorization)).toEqual([
+    `Bearer ${token}`,
+    `Bearer ${token}`,
+  ])
+  expect(agent.released()).toEqual([1])
+})
+
 test('the settings of a runner', () => {
   expect(seatSettings({})).toBeNull()
   expect(seatSettings({ FIREPOOL_SEAT_SOCKET: '/s' })).toEqual({ socket: '/s', gpus: 1, idle: 'park' })
@@ -376,6 +395,13 @@ test('the settings of a runner', () => {
   expect(() => seatSettings({ FIREPOOL_SEAT_SOCKET: '/s', FIREPOOL_SEAT_IDLE: 'keep' })).toThrow(
     'park or hold',
   )
+  expect(seatSettings({ FIREPOOL_SEAT_URL: 'http://node:9809' })).toEqual({
+    url: 'http://node:9809',
+    gpus: 1,
+    idle: 'park',
+  })
+  for (const FIREPOOL_SEAT_URL of ['node:9809', 'https://node', 'http://node/x', 'http://a@node'])
+    expect(() => seatSettings({ FIREPOOL_SEAT_URL })).toThrow('http://HOST:PORT')
   expect(seatSettings({ FIREPOOL_SEAT_SOCKET: '/s', FIREPOOL_SEAT_GPUS: '8' })?.gpus).toBe(8)
   for (const FIREPOOL_SEAT_GPUS of ['0', '17', '1.5', 'x'])
     expect(() => seatSettings({ FIREPOOL_SEAT_SOCKET: '/s', FIREPOOL_SEAT_GPUS })).toThrow('1 to 16')

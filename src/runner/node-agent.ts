@@ -1,15 +1,17 @@
 import { createHash } from 'node:crypto'
-import { request } from 'node:http'
+import { type RequestOptions, request } from 'node:http'
 import { performance } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { FirepoolError } from '../contract/index.js'
-import { BANNED, bannedProblem, type Seat, type SeatArbiter, seatProblem } from './seat.js'
+import { BANNED, bannedProblem, type Seat, type SeatAgent, type SeatArbiter, seatProblem } from './seat.js'
 import { type SeatGrant, SeatHold, type SeatIdle } from './seat-hold.js'
 
-/** The node agent's client: seats over the socket in the pod's volume (API version 1, node-agent/README.md). */
+/**
+ * The node agent's client: seats over the socket in the pod's volume, or over TCP with the token of the pod's lease
+ * (API version 1, node-agent/README.md).
+ */
 
-export interface NodeAgentOptions {
-  socket: string
+export type NodeAgentOptions = SeatAgent & {
   /** for each job */
   gpus: number
   /** default park */
@@ -52,6 +54,7 @@ export class NodeAgentSeats implements SeatArbiter {
   /** seat epochs whose release the agent has not heard yet */
   readonly #owed = new Set<number>()
   #timer: NodeJS.Timeout | null = null
+  #authorization = ''
 
   constructor(options: NodeAgentOptions) {
     this.#options = options
@@ -64,6 +67,10 @@ export class NodeAgentSeats implements SeatArbiter {
 
   async endEpochs(epochMax: number): Promise<void> {
     await this.#release(this.#hold.epochsEnded(epochMax))
+  }
+
+  heard(authorization: string): void {
+    this.#authorization = authorization
   }
 
   async take(jobId: string, epoch: number, signal: AbortSignal): Promise<Seat> {
@@ -161,6 +168,17 @@ export class NodeAgentSeats implements SeatArbiter {
     }, RELEASE_AGAIN_MS)
   }
 
+  #address(): Pick<RequestOptions, 'socketPath' | 'host' | 'port'> {
+    if ('socket' in this.#options) return { socketPath: this.#options.socket }
+    const { hostname, port } = new URL(this.#options.url)
+    return { host: hostname.replace(/^\[|\]$/g, ''), port: port === '' ? 80 : port }
+  }
+
+  /** A socket is in one pod; over TCP the agent has to be shown that a broker knows this one. */
+  #proof(): { authorization?: string } {
+    return 'url' in this.#options && this.#authorization !== '' ? { authorization: this.#authorization } : {}
+  }
+
   /** @throws AgentAway | Refused */
   #call<Reply>(method: 'GET' | 'POST', path: string, body?: unknown, signal?: AbortSignal): Promise<Reply> {
     return new Promise((resolve, reject) => {
@@ -169,12 +187,16 @@ export class NodeAgentSeats implements SeatArbiter {
       const text = body === undefined ? '' : JSON.stringify(body)
       const call = request(
         {
-          socketPath: this.#options.socket,
+          ...this.#address(),
           method,
           path,
           agent: false,
           signal,
-          headers: { 'content-type': 'application/json', 'content-length': Buffer.byteLength(text) },
+          headers: {
+            'content-type': 'application/json',
+            'content-length': Buffer.byteLength(text),
+            ...this.#proof(),
+          },
         },
         (answer) => {
           const chunks: Buffer[] = []

@@ -23,12 +23,16 @@ export interface SeatArbiter {
   holds(epochMax: number): boolean
   /** These epochs are over and their processes are gone: gives back what they hold. Never rejects. */
   endEpochs(epochMax: number): Promise<void>
+  /** The authorization header of a call under the pod's lease: what proves, outside of the pod, that its runner asks. */
+  heard?(authorization: string): void
 }
 
 /** Settings of a runner whose jobs need seats; the runner works without them, and then jobs see what the pod sees. */
 export interface SeatEnv {
   /** path of the node agent's socket in the pod */
   FIREPOOL_SEAT_SOCKET?: string
+  /** http://HOST:PORT of the node agent, for a pod that cannot have its socket */
+  FIREPOOL_SEAT_URL?: string
   /** GPUs for each job, 1 to 16; default 1 */
   FIREPOOL_SEAT_GPUS?: string
   /** between jobs of one lease: `park` (default) gives the seat up, `hold` keeps it */
@@ -43,9 +47,10 @@ const GPUS_MAX = 16
  * @returns null when jobs need no seats
  * @throws when they are wrong
  */
-export function seatSettings(env: SeatEnv): { socket: string; gpus: number; idle: SeatIdle } | null {
-  const { FIREPOOL_SEAT_SOCKET: socket, FIREPOOL_SEAT_GPUS: count = '1', FIREPOOL_SEAT_IDLE: text } = env
-  if (socket === undefined || socket === '') return null
+export function seatSettings(env: SeatEnv): (SeatAgent & { gpus: number; idle: SeatIdle }) | null {
+  const { FIREPOOL_SEAT_GPUS: count = '1', FIREPOOL_SEAT_IDLE: text } = env
+  const agent = seatAgent(env)
+  if (agent === null) return null
   const gpus = Number(count)
   if (!Number.isInteger(gpus) || gpus < 1 || gpus > GPUS_MAX)
     throw new Error(
@@ -54,7 +59,18 @@ export function seatSettings(env: SeatEnv): { socket: string; gpus: number; idle
   const idle = SEAT_IDLES.find((idle) => idle === (text || 'park'))
   if (idle === undefined)
     throw new Error(`FIREPOOL_SEAT_IDLE must be ${SEAT_IDLES.join(' or ')}, it is ${JSON.stringify(text)}.`)
-  return { socket, gpus, idle }
+  return { ...agent, gpus, idle }
+}
+
+/** Where the node agent is. */
+export type SeatAgent = { socket: string } | { url: string }
+
+function seatAgent({ FIREPOOL_SEAT_SOCKET: socket, FIREPOOL_SEAT_URL: url }: SeatEnv): SeatAgent | null {
+  if (socket) return { socket }
+  if (!url) return null
+  if (!/^http:\/\/[^/?#@]+$/.test(url) || !URL.canParse(url))
+    throw new Error(`FIREPOOL_SEAT_URL must be http://HOST:PORT, it is ${JSON.stringify(url)}.`)
+  return { url }
 }
 
 /** The job has not started: there was no seat for it. */

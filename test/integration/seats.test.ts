@@ -1,9 +1,7 @@
-import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
-import { existsSync, mkdtempSync, rmSync } from 'node:fs'
-import { request } from 'node:http'
+import { type ChildProcess, spawn } from 'node:child_process'
+import { existsSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { JobSpec } from '../../src/contract/index.js'
 import { createRunnerClient, jobDigest } from '../../src/runner/client.js'
@@ -14,51 +12,39 @@ import {
   startProcess,
   waitUntil,
 } from '../../src/runner/world.fixture.js'
+import { freePort } from '../../src/server/free-port.js'
+import { generateKeys } from '../../src/token/token.js'
+import {
+  askAsOperator,
+  buildNodeAgent,
+  canBuildNodeAgent,
+  fakeNodeArguments,
+} from '../support/node-agent-program.js'
 
 /**
  * Two runners and the real node agent, as processes. Only the GPU is not there: a file stands for it, and the agent's
  * double of the driver lists who has it open.
  */
 
-const NODE_AGENT = fileURLToPath(new URL('../../node-agent', import.meta.url))
-
-function hasGo(): boolean {
-  try {
-    execFileSync('go', ['version'], { stdio: 'ignore' })
-    return true
-  } catch {
-    console.log('the seats of two runners are not tested: there is no go on the PATH to build the node agent')
-    return false
-  }
-}
-
-describe.skipIf(!hasGo())('runners on a node with one GPU', () => {
+describe.skipIf(!canBuildNodeAgent())('runners on a node with one GPU', () => {
   let dir: string
   let agent: ChildProcess
   let compiled: { dir: string; remove: () => void }
   const runners: RunnerProcess[] = []
   let pods = 0
+  const keys = generateKeys()
+  let url: string
 
   beforeAll(async () => {
     dir = mkdtempSync(join(tmpdir(), 'fps-')) // short: a socket's path has at most 107 bytes
-    const binary = join(dir, 'firepool-node')
-    execFileSync('go', ['build', '-o', binary, './cmd/firepool-node'], {
-      cwd: NODE_AGENT,
-      env: { ...process.env, CGO_ENABLED: '0' }, // NVML is not needed here
-      stdio: 'pipe',
-    })
-    agent = spawn(
-      binary,
-      [
-        '-device=fake',
-        '-identity=fake',
-        `-fake-dir=${join(dir, 'dev')}`,
-        `-state-dir=${join(dir, 'state')}`,
-        `-pods-dir=${join(dir, 'pods')}`,
-        '-listen=',
-      ],
-      { stdio: 'ignore' },
-    )
+    const port = await freePort()
+    url = `http://127.0.0.1:${port}`
+    const flags = [
+      `-seats-listen=127.0.0.1:${port}`,
+      `-broker-keys=jobs=${keys.publicKeyBase64}`,
+      `-pod-logs-dir=${join(dir, 'logs')}`,
+    ]
+    agent = spawn(buildNodeAgent(dir), [...fakeNodeArguments(dir), ...flags], { stdio: 'ignore' })
     compiled = await compileSources(['src/runner/main.ts'])
     await waitUntil('the agent answers', () => existsSync(join(dir, 'state/operator.sock')))
   })
@@ -73,20 +59,27 @@ describe.skipIf(!hasGo())('runners on a node with one GPU', () => {
     rmSync(dir, { recursive: true, force: true })
   })
 
-  /** Registers a pod and starts its runner, whose jobs need a seat each. */
-  async function pod(settings: Record<string, string> = {}) {
+  /**
+   * Starts the runner of a pod whose jobs need a seat each. Its volume is published first, or the kubelet only starts it.
+   */
+  async function pod(has: 'volume' | 'token' = 'volume', settings: Record<string, string> = {}) {
     const number = ++pods
     const uid = `${process.pid.toString(16).padStart(8, '0')}-0000-4000-8000-${String(number).padStart(12, '0')}`
-    await operator('PUT', `/v1/pods/${uid}`, { v: 1, tenant: `tenant-${number}` })
     const name = `pod-${uid}`
+    if (has === 'volume')
+      await askAsOperator(dir, 'PUT', `/v1/pods/${uid}`, { v: 1, tenant: `tenant-${number}` })
+    else mkdirSync(join(dir, 'logs', `jobs_${name}-g1_${uid}`), { recursive: true })
     const runner = startProcess(compiled.dir, join(dir, name), {
       profile: { env: { FIREPOOL_FAKE_POD_UID: uid } },
       env: {
         FIREPOOL_POD: name,
         FIREPOOL_FAKE_POD_UID: uid,
-        FIREPOOL_SEAT_SOCKET: join(dir, 'pods', uid, 'agent.sock'),
+        ...(has === 'volume'
+          ? { FIREPOOL_SEAT_SOCKET: join(dir, 'pods', uid, 'agent.sock') }
+          : { FIREPOOL_SEAT_URL: url }),
         ...settings,
       },
+      keys,
     })
     runners.push(runner)
     const { address, incarnation } = await runner.ready()
@@ -104,34 +97,15 @@ describe.skipIf(!hasGo())('runners on a node with one GPU', () => {
   }
 
   async function gpu() {
-    const { gpus, counts } = (await operator('GET', '/status')) as {
+    const { gpus, counts } = (await askAsOperator(dir, 'GET', '/status')) as {
       gpus: { phase: string; pod?: string }[]
       counts: Record<string, number>
     }
     return { ...gpus[0]!, counts }
   }
 
-  function operator(method: string, path: string, body?: unknown): Promise<unknown> {
-    return new Promise((resolve, reject) => {
-      const call = request(
-        { socketPath: join(dir, 'state/operator.sock'), method, path, agent: false },
-        (answer) => {
-          let text = ''
-          answer.on('data', (chunk) => {
-            text += chunk
-          })
-          answer.on('end', () =>
-            answer.statusCode === 200 ? resolve(JSON.parse(text)) : reject(new Error(text)),
-          )
-        },
-      )
-      call.on('error', reject)
-      call.end(body === undefined ? '' : JSON.stringify(body))
-    })
-  }
-
   test('a job finds the GPU empty, also when the one before it has left a process there', async () => {
-    const [first, second] = [await pod(), await pod()]
+    const [first, second] = [await pod('volume'), await pod('token')]
     const device = join(dir, 'dev/nvidia0')
     const left = await first(
       `setsid sh -c 'exec 3<${device}; echo $$ > left; exec sleep 600' >/dev/null 2>&1 & until [ -s left ]; do sleep 0.01; done; echo $CUDA_VISIBLE_DEVICES`,
@@ -151,7 +125,7 @@ describe.skipIf(!hasGo())('runners on a node with one GPU', () => {
   })
 
   test('a pod that holds keeps its GPU between jobs, from its first job to the end of its lease', async () => {
-    const [holder, other] = [await pod({ FIREPOOL_SEAT_IDLE: 'hold' }), await pod()]
+    const [holder, other] = [await pod('volume', { FIREPOOL_SEAT_IDLE: 'hold' }), await pod()]
     await waitUntil('the GPU is free', async () => (await gpu()).phase === 'free')
     const device = join(dir, 'dev/nvidia0')
     // What a job leaves on the device is the pod's own while it holds.

@@ -83,6 +83,26 @@ describe.skipIf(obstacle)(orSkipped('deploy/kubernetes', obstacle), () => {
       for (const object of short) await create(cluster.api, object, true)
     })
 
+    test('the node agent, and its pods in its namespace alone', async () => {
+      const agent = await render(join(DEPLOY, 'node-agent'))
+      const { spec } = find(agent, 'DaemonSet', 'firepool-node')
+      // A namespace that a dry run does not make is missing for what is in it.
+      await create(cluster.api, find(agent, 'Namespace', 'firepool-node'))
+      await create(cluster.api, find(agent, 'ServiceAccount', 'firepool-node'))
+      const withRights = await render(join(DEPLOY, 'overlays/node-agent-kube'))
+      expect(withRights.length).toBeGreaterThan(agent.length)
+      for (const object of [...agent, ...withRights]) await create(cluster.api, object, true)
+      const pod = (namespace: string) => ({
+        apiVersion: 'v1',
+        kind: 'Pod',
+        ...spec.template,
+        metadata: { ...spec.template.metadata, name: 'agent', namespace },
+        spec: { ...spec.template.spec, serviceAccountName: undefined, priorityClassName: undefined },
+      })
+      await create(cluster.api, pod('firepool-node'), true)
+      await expect(create(cluster.api, pod('firepool-jobs'), true)).rejects.toThrow(/violates PodSecurity/)
+    })
+
     test.each(SAMPLES)('samples/%s', async (file) => {
       for (const object of objectsOf(text(`deploy/kubernetes/samples/${file}`))) {
         await create(cluster.api, object, true)
@@ -197,6 +217,31 @@ describe.skipIf(obstacle)(orSkipped('deploy/kubernetes', obstacle), () => {
       expect(more.filter(({ kind }) => kind === 'ClusterRole').map(({ rules }) => rules)).toEqual([
         [{ apiGroups: ['authentication.k8s.io'], resources: ['tokenreviews'], verbs: ['create'] }],
       ])
+    })
+
+    test('the port of seats: of the agent, its service, and the policies on both sides', async () => {
+      const agent = await render(join(DEPLOY, 'node-agent'))
+      const { template } = find(agent, 'DaemonSet', 'firepool-node').spec
+      const [container] = template.spec.containers
+      const ports = Object.fromEntries(
+        container.ports.map(({ name, containerPort }: KubeObject) => [name, containerPort]),
+      )
+      expect(container.args).toContain(`-seats-listen=:${ports.seats}`)
+      expect(container.args).toContain(`-listen=:${ports.metrics}`)
+      const service = find(agent, 'Service', 'firepool-node').spec
+      expect(service).toMatchObject({
+        selector: template.metadata.labels,
+        internalTrafficPolicy: 'Local',
+        // The agent looks for this very port in the pod's socket, whose other end is the service.
+        ports: [{ port: ports.seats, targetPort: 'seats' }],
+      })
+      const { ingress } = find(agent, 'NetworkPolicy', 'firepool-node').spec
+      expect(ingress[0]).toEqual({ ports: [{ protocol: 'TCP', port: 'metrics' }] })
+      expect(ingress[1].ports).toEqual([{ protocol: 'TCP', port: 'seats' }])
+      expect(podOf('pools.yaml').metadata.labels).toMatchObject(ingress[1].from[0].podSelector.matchLabels)
+      const [, { to, ports: out }] = find(samples(), 'NetworkPolicy', 'runners-reach-node-agents').spec.egress
+      expect(out).toEqual([{ protocol: 'TCP', port: ports.seats }])
+      expect(to[0].podSelector.matchLabels).toEqual(template.metadata.labels)
     })
 
     test('probes, port and arguments; the budget for disruptions finds the workers', () => {

@@ -58,6 +58,10 @@ export function apiServerArguments(folder: string, port: number, etcdUrl: string
     `--service-account-key-file=${file('accounts.pub')}`,
     `--service-account-signing-key-file=${file('accounts.key')}`,
     '--service-account-issuer=https://kubernetes.default.svc',
+    // As installers do: who may be privileged is said by the namespaces.
+    '--allow-privileged=true',
+    // By default 1.36 has the rules for failed devices, but does not serve them.
+    ...['--feature-gates=DRADeviceTaintRules=true', '--runtime-config=resource.k8s.io/v1beta2=true'],
     ...['--authorization-mode=Node,RBAC', '--enable-admission-plugins=NodeRestriction'],
     '--service-cluster-ip-range=10.96.0.0/16',
     `--default-unreachable-toleration-seconds=${TOLERATION_SECONDS}`,

@@ -43,7 +43,7 @@ export function objectsOf(text: string): KubeObject[] {
 }
 
 /** Kinds of our objects that are of the whole cluster, and where each kind's collection is. */
-const CLUSTER_WIDE = ['Namespace', 'ClusterRole', 'ClusterRoleBinding', 'PriorityClass']
+const CLUSTER_WIDE = ['Namespace', 'ClusterRole', 'ClusterRoleBinding', 'PriorityClass', 'CSIDriver']
 const PLURALS: Record<string, string> = {
   NetworkPolicy: 'networkpolicies',
   PriorityClass: 'priorityclasses',

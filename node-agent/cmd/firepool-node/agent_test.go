@@ -135,7 +135,7 @@ func TestAPodCannotSpeakForAnother(t *testing.T) {
 }
 
 func TestWhatIsNotARequestIsRefused(t *testing.T) {
-	w := newWorld(t, 1).start("")
+	w := newWorld(t, 1).start("").settled()
 	a := w.join()
 	good := func() map[string]any {
 		return map[string]any{"v": 1, "requestId": "1", "leaseEpoch": 1, "gpus": 1, "waitMs": 1000}
@@ -358,6 +358,9 @@ func TestMonitoring(t *testing.T) {
 	w := newWorld(t, 2).start("").settled()
 	a := w.join()
 	a.seats("1", 1)
+	account := func() int64 { s, _ := w.status(); return s.SeatMs["tenant-1"] }
+	first := account()
+	w.waitUntil("the account of a seat moves while it is held", func() bool { return account() > first })
 	w.describe(func(gpu *fakenvml.GPU) { gpu.Xids = []fakenvml.Xid{{ID: 1, Code: 79}} })
 	w.waitUntil("the GPU is quarantined", func() bool { return w.reported("quarantined") && w.reported("podLost") })
 	var text string

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 
+	"firepool/node-agent/kube"
 	"firepool/node-agent/measure"
 	"firepool/node-agent/measure/nvidia"
 )
@@ -39,6 +40,10 @@ type options struct {
 	nodeName, tolerated     string
 	heldUUID                string
 	verbose                 bool
+	seatsListen, brokerKeys string
+	podLogsFolder           string
+	kube, kubeCredentials   string
+	cudaCheckpoint          string
 }
 
 func flags(o *options, stderr io.Writer) *flag.FlagSet {
@@ -53,6 +58,12 @@ func flags(o *options, stderr io.Writer) *flag.FlagSet {
 	set.StringVar(&o.podsFolder, "pods-dir", "/run/firepool-node/pods", "folder of the pods' sockets")
 	set.StringVar(&o.csiEndpoint, "csi-endpoint", "", "path of the CSI driver's socket; empty: no CSI")
 	set.StringVar(&o.listen, "listen", ":9808", "address of /healthz, /metrics and /status; empty: none")
+	set.StringVar(&o.seatsListen, "seats-listen", "", "address of the pods' API for pods without the volume, who are known by connection and token; empty: none")
+	set.StringVar(&o.brokerKeys, "broker-keys", os.Getenv("FIREPOOL_BROKER_KEYS"), "NAMESPACE=KEY,...: public keys of the brokers whose tokens count, by the namespace of their pods")
+	set.StringVar(&o.podLogsFolder, "pod-logs-dir", "/var/log/pods", "the kubelet's folder of logs, which names the pods of the node; for -seats-listen")
+	set.StringVar(&o.kube, "kube", "", "API server that is told of pods to delete, failed devices and quarantines: "+kube.InCluster+", or its URL; empty: none")
+	set.StringVar(&o.kubeCredentials, "kube-credentials", kube.CredentialsFolder, "folder with token and ca.crt, for -kube")
+	set.StringVar(&o.cudaCheckpoint, "cuda-checkpoint", "", "NVIDIA's program that takes a process off its GPUs and puts it back; empty: no job can be suspended")
 	set.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "the node's name, for the kubelet")
 	set.StringVar(&o.tolerated, "tolerate", "nvidia-persistenced,nvidia-device-plugin,gpu-kubelet-plugin,gpu-feature-discovery", "executables that may have a GPU open without a context on it, by name, with commas")
 	set.BoolVar(&o.verbose, "verbose", false, "log every release, grant and answer too, for whoever measures a handover")
@@ -122,6 +133,8 @@ func (o options) check(command string, rest int) error {
 		return errors.New("-device=fake needs -fake-dir")
 	case o.csiEndpoint != "" && o.nodeName == "":
 		return errors.New("-csi-endpoint needs -node-name")
+	case o.kube != "" && o.nodeName == "":
+		return errors.New("-kube needs -node-name")
 	}
 	return nil
 }

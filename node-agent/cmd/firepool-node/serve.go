@@ -17,8 +17,10 @@ import (
 	"time"
 
 	"firepool/node-agent/agent"
+	"firepool/node-agent/brokertoken"
 	"firepool/node-agent/csi"
 	"firepool/node-agent/journal"
+	"firepool/node-agent/kube"
 	"firepool/node-agent/measure"
 	"firepool/node-agent/measure/fakenvml"
 	"firepool/node-agent/measure/nvidia"
@@ -146,8 +148,13 @@ func serve(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	reported := make(chan struct{}, 1)
+	var checkpoint measure.Checkpoint
+	if o.cudaCheckpoint != "" {
+		checkpoint = measure.CheckpointBy(o.cudaCheckpoint)
+	}
 	a, err := agent.New(agent.Config{
-		Driver: h.driver, Xids: h.driver, Observer: watch, BootID: bootID, Log: log,
+		Checkpoint: checkpoint, Driver: h.driver, Xids: h.driver, Observer: watch, BootID: bootID, Reported: reported, Log: log,
 		Journal: journal.File{Path: filepath.Join(o.stateFolder, stateFile)},
 		Holder: func(uuid string) *exec.Cmd {
 			command := exec.Command(self, "hold", "-device="+o.device, "-fake-dir="+o.fakeFolder, "-uuid="+uuid)
@@ -165,6 +172,15 @@ func serve(ctx context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		cancel()
 		return errors.Join(err, <-stopped)
+	}
+	if o.kube != "" {
+		client, err := kube.NewClient(o.kube, o.kubeCredentials)
+		if err != nil {
+			cancel()
+			closeAll()
+			return errors.Join(err, <-stopped)
+		}
+		go kube.NewReporter(client, o.nodeName, log).Run(ctx, a.Status, reported)
 	}
 	log.Info("ready", "version", Version, "gpus", len(watch.Files), "device", o.device)
 	err = <-stopped
@@ -197,6 +213,19 @@ func listen(o options, pods *server.Pods, log *slog.Logger) (func(), error) {
 			return nil, err
 		}
 		closers = append(closers, serveHTTP(listener, server.NodeHandler(pods.Agent), log))
+	}
+	if o.seatsListen != "" {
+		keys, err := brokertoken.ParseKeys(o.brokerKeys)
+		if err != nil {
+			closeAll()
+			return nil, err
+		}
+		listener, err := net.Listen("tcp", o.seatsListen)
+		if err != nil {
+			closeAll()
+			return nil, err
+		}
+		closers = append(closers, serveHTTP(listener, pods.ByToken(server.Brokers{Keys: keys, LogsFolder: o.podLogsFolder}), log))
 	}
 	if o.csiEndpoint != "" {
 		driver := &csi.Driver{NodeName: o.nodeName, Version: Version, Pods: pods, Mounts: csi.KernelMounts{}, Log: log}

@@ -42,6 +42,8 @@ func TestMain(m *testing.M) {
 		os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 	case "pod":
 		os.Exit(runPod())
+	case "job":
+		os.Exit(runJob(os.Args[1]))
 	}
 	os.Exit(m.Run())
 }
@@ -287,9 +289,12 @@ func (w *world) readable(program string) string {
 
 type order struct {
 	Socket string `json:"socket"`
-	Method string `json:"method"`
-	Path   string `json:"path"`
-	Body   any    `json:"body"`
+	// Address of the agent's listener, instead of a socket, and the token.
+	Address string `json:"address"`
+	Token   string `json:"token"`
+	Method  string `json:"method"`
+	Path    string `json:"path"`
+	Body    any    `json:"body"`
 	// Shell starts a job instead, and answers with its first line.
 	Shell string `json:"shell"`
 }
@@ -368,6 +373,8 @@ type standing struct {
 	Held     *grant `json:"held"`
 	ZeroVRAM string `json:"zeroVram"`
 	Banned   string `json:"banned"`
+	// Suspended is a seat epoch.
+	Suspended uint64 `json:"suspended"`
 }
 
 func (p *pod) stand() standing {
@@ -449,11 +456,17 @@ func ask(o order) (json.RawMessage, error) {
 		return nil, err
 	}
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		if o.Address != "" {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", o.Address)
+		}
 		return (&net.Dialer{}).DialContext(ctx, "unix", o.Socket)
 	}}}
 	request, err := http.NewRequest(o.Method, "http://agent"+o.Path, bytes.NewReader(text))
 	if err != nil {
 		return nil, err
+	}
+	if o.Token != "" {
+		request.Header.Set("Authorization", "Bearer "+o.Token)
 	}
 	var answer json.RawMessage
 	err = call(client, request, &answer)
