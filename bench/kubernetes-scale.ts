@@ -88,9 +88,9 @@ const FILL_LIMIT_MS = 600_000
 const SERVE_LIMIT_MS = 120_000
 const LOOK_MS = 500
 /** Memory is read this often for so long once everything is there: a collection of garbage is no peak of the load. */
-const REST_MS = 15_000
+const REST_MS = 10_000
 
-/** See README: leases on 1,000 pods of a real control plane, and the memory of a worker that watches 5,000. */
+/** Leases on 1,000 pods of a real control plane, and the memory of a worker that watches 5,000: see docs/kubernetes.md. */
 export async function kubernetesScale(options: ScaleOptions) {
   const seed = options.seed || Date.now() % 1_000_000
   const most = Math.max(options.pods, options.watched)
