@@ -1,32 +1,37 @@
-/** `npm run bench -- NAME [--json]`: benchmarks. JSON goes to standard output alone, all else to standard error. */
+/** `npm run bench -- NAME [--json] [--OPTION=N]`: benchmarks. JSON goes to standard output alone, all else to standard error. */
 import { writeSync } from 'node:fs'
 import { Interrupted } from '../dist/demo/interruption.js'
 import { exitWithOutput } from '../dist/exit.js'
 import * as handover from './handover.js'
+import * as scale from './kubernetes-scale.js'
 import * as lease from './lease.js'
+import { type Bounds, optionsFrom } from './options.js'
 import { DEFAULTS, warmPath } from './warm-path.js'
 import { log, quiet } from './world.js'
 
-const BENCHMARKS: Record<string, () => Promise<unknown>> = {
-  'warm-path': () => warmPath(optionsOf(DEFAULTS)),
-  handover: () => handover.handover(optionsOf(handover.DEFAULTS)),
-  lease: () => lease.lease(optionsOf(lease.DEFAULTS)),
+interface Benchmark {
+  measure(): Promise<unknown>
+  /** its result for people; default: as Node shows objects */
+  table?: (result: never) => string
 }
 
-/** `--serial=50` and so on: any number of a benchmark's defaults. */
-function optionsOf<T extends object>(defaults: T): T {
-  const options = { ...defaults } as Record<string, number>
-  for (const argument of process.argv.slice(3)) {
-    const match = /^--([A-Za-z]+)=(\d+)$/.exec(argument)
-    if (match && match[1]! in options) options[match[1]!] = Number(match[2])
-    else if (argument !== '--json')
-      fail(
-        `unknown option ${argument}; known: --json, ${Object.keys(options)
-          .map((k) => `--${k}=N`)
-          .join(', ')}`,
-      )
-  }
-  return options as T
+const BENCHMARKS: Record<string, Benchmark> = {
+  'warm-path': { measure: () => warmPath(optionsOf(DEFAULTS)) },
+  handover: { measure: () => handover.handover(optionsOf(handover.DEFAULTS)) },
+  lease: { measure: () => lease.lease(optionsOf(lease.DEFAULTS)) },
+  'kubernetes-scale': {
+    measure: () => scale.kubernetesScale(optionsOf(scale.DEFAULTS, scale.BOUNDS)),
+    table: scale.table,
+  },
+}
+
+function optionsOf<T extends object>(defaults: T, bounds: Bounds<T> = {}): T {
+  const read = optionsFrom(
+    process.argv.slice(3).filter((argument) => argument !== '--json'),
+    defaults,
+    bounds,
+  )
+  return 'problem' in read ? fail(read.problem) : read.options
 }
 
 function fail(message: string): never {
@@ -38,13 +43,14 @@ const name = process.argv[2]
 const benchmark = name === undefined ? undefined : BENCHMARKS[name]
 if (!benchmark) fail(`which benchmark? npm run bench -- ${Object.keys(BENCHMARKS).join(' | ')} [--json]`)
 quiet()
-await exitWithOutput(await measure(benchmark))
+await exitWithOutput(await measured(benchmark))
 
 /** @returns the exit code: 128 + n after a signal */
-async function measure(benchmark: () => Promise<unknown>): Promise<number> {
+async function measured({ measure, table }: Benchmark): Promise<number> {
   try {
-    const result = await benchmark()
+    const result = await measure()
     if (process.argv.includes('--json')) process.stdout.write(`${JSON.stringify(result, null, 2)}\n`)
+    else if (table) process.stdout.write(table(result as never))
     else console.log(result)
     return 0
   } catch (error) {

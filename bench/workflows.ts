@@ -1,5 +1,16 @@
 /** Workflows of the benchmarks. Each op is what a user would do, and its bare counterpart. */
-import { executeChild, proxyActivities, proxyLocalActivities, workflowInfo } from '@temporalio/workflow'
+import {
+  condition,
+  defineSignal,
+  executeChild,
+  proxyActivities,
+  proxyLocalActivities,
+  proxySinks,
+  type Sinks,
+  setHandler,
+  sleep,
+  workflowInfo,
+} from '@temporalio/workflow'
 import type { JobSpec } from '../dist/contract/job.js'
 import { TIMEOUT } from '../dist/contract/limits.js'
 import { openPool } from '../dist/workflows/caller.js'
@@ -92,4 +103,44 @@ export async function shortLoop(pool: string, caller: string, jobs: number): Pro
   const sandbox = openPool(pool, { caller })
   await sandbox.acquire()
   for (let i = 0; i < jobs; i++) await sandbox.run({ ...TRUE, short: true })
+}
+
+/** Said to the callers' worker itself: a result that the server keeps would cost what is measured. */
+export interface ScaleSinks extends Sinks {
+  scale: {
+    /** a grant has arrived; times in ms since the epoch */
+    granted(request: number, askedAtMs: number, hit: string, inPoolMs: number): void
+    /** the lease was given back */
+    ended(request: number): void
+    failed(request: number, why: string): void
+  }
+}
+
+export const askSignal = defineSignal<[request: number, caller: string]>('ask')
+export const finishSignal = defineSignal('finish')
+
+/** Asks for pods as it is told, many at a time, as a trainer does for its rollouts; each is held for a moment and given back. */
+export async function crowd(pool: string, holdMs: number): Promise<void> {
+  const { scale } = proxySinks<ScaleSinks>()
+  let open = 0
+  let isOver = false
+  const lease = async (request: number, caller: string) => {
+    const askedAtMs = Date.now()
+    const sandbox = openPool(pool, { caller })
+    await sandbox.acquire()
+    const { hit, waitedMs } = sandbox.lastGrant!
+    scale.granted(request, askedAtMs, hit, waitedMs)
+    await sleep(holdMs)
+    await sandbox.release()
+    scale.ended(request)
+  }
+  setHandler(askSignal, async (request, caller) => {
+    open++
+    await lease(request, caller).catch((error: unknown) => scale.failed(request, String(error)))
+    open--
+  })
+  setHandler(finishSignal, () => {
+    isOver = true
+  })
+  await condition(() => isOver && open === 0)
 }

@@ -56,11 +56,31 @@ export interface BenchWorld {
  * @param production on a server with PostgreSQL instead of a dev server; what is missing of it is built first, in minutes
  * @throws Interrupted after a signal
  */
-export async function withBenchWorld<T>(
+export function withBenchWorld<T>(
   work: (world: BenchWorld) => Promise<T>,
   caller: CallerOptions = () => ({}),
   production = false,
   cluster?: ClusterOf,
+): Promise<T> {
+  return withCleanup((ends) => openWorld({ ...ends, caller, production, cluster }), work)
+}
+
+/** How what is started is ended. */
+export interface Ends {
+  cleanup: Cleanup
+  force: ForcedEnd
+  signal: AbortSignal
+}
+
+/**
+ * However it ends, all that was given to `cleanup` is undone.
+ * @param open is waited for, also after a signal: it looks at the signal between its steps, and starts nothing more
+ * @param work is left to itself then
+ * @throws Interrupted after a signal
+ */
+export async function withCleanup<World, T>(
+  open: (ends: Ends) => Promise<World>,
+  work: (world: World) => Promise<T>,
 ): Promise<T> {
   const cleanup = new Cleanup()
   const force: ForcedEnd = {}
@@ -74,7 +94,7 @@ export async function withBenchWorld<T>(
   }
   process.on('uncaughtException', crashed)
   try {
-    const world = await openWorld({ cleanup, force, signal: end.signal, caller, production, cluster })
+    const world = await open({ cleanup, force, signal: end.signal })
     return await unlessAborted(end.signal, work(world))
   } catch (error) {
     throw end.signal.aborted ? end.signal.reason : error
@@ -92,10 +112,7 @@ export type ClusterOf = (cleanup: Cleanup, signal: AbortSignal) => Promise<Kuber
 
 type CallerOptions = (dir: string, bare: () => Promise<unknown>) => Partial<WorkerOptions>
 
-interface WorldParts {
-  cleanup: Cleanup
-  force: ForcedEnd
-  signal: AbortSignal
+interface WorldParts extends Ends {
   caller: CallerOptions
   production: boolean
   cluster: ClusterOf | undefined
@@ -161,7 +178,10 @@ async function startServer({ production, signal }: WorldParts, dir: string) {
 const FORCE_MS = 3_000
 
 /** Local activities of a loop make one long workflow task of it: an interruption does not wait for its end. */
-async function startWorker({ cleanup, signal }: WorldParts, options: WorkerOptions): Promise<void> {
+export async function startWorker(
+  { cleanup, signal }: Pick<Ends, 'cleanup' | 'signal'>,
+  options: WorkerOptions,
+): Promise<void> {
   const worker = await Worker.create({ ...options, shutdownForceTime: FORCE_MS })
   const running = worker.run()
   running.catch(() => undefined)

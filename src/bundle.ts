@@ -32,6 +32,12 @@ export const DEMO_BUNDLE = join(HERE, `demo-bundle-${SDK_VERSION}.js`)
 
 const LOGGER = { trace() {}, debug() {}, info() {}, log() {}, warn: console.error, error: console.error }
 
+/**
+ * Loaded once for all workflows, not once for each lease: code that keeps nothing in variables of its modules, so that no workflow can learn
+ * anything of another one by it.
+ */
+const STATELESS = ['broker', 'contract'].map((folder) => join(HERE, folder, 'index.js'))
+
 /** Bundles Firepool's workflows. @returns the code, with its source map inline */
 export async function bundleWorkflows(encoded: boolean): Promise<string> {
   const { code } = await bundleWorkflowCode({
@@ -39,6 +45,7 @@ export async function bundleWorkflows(encoded: boolean): Promise<string> {
     workflowInterceptorModules: ['intake.js', 'headers.js'].map((name) => join(HERE, 'workflows', name)),
     payloadConverterPath: PAYLOAD_CONVERTER,
     ...(encoded ? { failureConverterPath: FAILURE_CONVERTER } : {}),
+    preloadModules: STATELESS,
     logger: LOGGER,
   })
   return code

@@ -16,6 +16,7 @@ import type { Caller } from './token/callers.js'
 import { type ClusterTokens, serveClusterTokens } from './token/cluster-endpoint.js'
 import { serveTokens } from './token/endpoint.js'
 import { createSigner, loadKeys, type Signer } from './token/token.js'
+import { UntimedWorker } from './untimed-worker.js'
 
 export { type ConnectionSettings, type ServerSettings, serverFromEnvironment } from './server/connection.js'
 export { ConnectionSettingsError } from './server/settings-error.js'
@@ -82,13 +83,6 @@ export interface FirepoolWorker {
 const GRACE_MS = 1_000
 
 /**
- * How long the code of a workflow may run in one go, by the wall clock. After the SDK's 5 s it is cut off in the middle,
- * and with that Node ends the whole process ("async hook stack has become corrupted", seen with Node 20); a machine with
- * too much to do gets there. The SDK takes the option, though its type does not have it: this is Firepool's own code only.
- */
-const ACTIVATION_LIMIT: object = { isolateExecutionTimeout: '60s' }
-
-/**
  * Connects and starts polling.
  * @throws KubernetesSettingsError; and when the server cannot be reached, the folder cannot be used, or the data converter has more than codecs
  */
@@ -113,13 +107,12 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
     shutdownForceTime: 10 * GRACE_MS,
   }
   const workers = await Promise.all([
-    Worker.create({
+    UntimedWorker.create({
       ...shared,
       taskQueue: QUEUE.workflows,
       workflowBundle: await workflowBundle(converters.encoded),
       activities: createDeliveryActivities({ client, signer, backend }),
       maxCachedWorkflows: cachedWorkflows,
-      ...ACTIVATION_LIMIT,
     }),
     Worker.create({
       ...shared,

@@ -23,7 +23,7 @@ import { userOfToken } from './token-review.js'
 
 /** A pod that is deleted is waited for this long in one go; the effect is then tried again, and finds it gone or still going. */
 const REMOVE_MS = 20_000
-/** Should the watch be dead, the pod is asked for itself this often. */
+/** Should the watch be dead, the pod is asked for itself after this, and then after twice as long each time. */
 const ASK_MS = 2_000
 
 export interface KubernetesBackendOptions extends ConnectionOptions {
@@ -233,8 +233,8 @@ class ClusterBackend implements KubernetesBackend {
       if (isGone) return
     }
     const until = performance.now() + REMOVE_MS
-    while (performance.now() < until) {
-      await this.#pods.gone(uid, ASK_MS)
+    for (let askMs = ASK_MS; performance.now() < until; askMs *= 2) {
+      if (await this.#pods.gone(uid, Math.min(askMs, until - performance.now()))) return
       const [now] = await this.#read(namespace, name)
       if (now === undefined || now.metadata.uid !== uid) return
       // Its node will not end it: what it held is not to be had, and waiting for it would hold its place in the pool for ever.

@@ -2,7 +2,7 @@ import { setTimeout as pause } from 'node:timers/promises'
 import type { Connection } from './connection.js'
 import { type Asked, KubeError } from './kube-error.js'
 import { type Applied, ObjectStore } from './object-store.js'
-import type { KubeObject } from './objects.js'
+import { type KubeObject, withoutBulk } from './objects.js'
 import type { Requests } from './requests.js'
 
 /** Objects in one answer of a list: a thousand pods are some megabytes. */
@@ -145,7 +145,8 @@ export class ListWatch<T extends KubeObject> {
           ...(next ? { continue: next } : {}),
         },
       })
-      all.push(...page.items)
+      // At once: the whole pages of a list together would be more than all that is kept.
+      for (const item of page.items) all.push(withoutBulk(item))
       resourceVersion = page.metadata.resourceVersion
       next = page.metadata.continue ?? ''
     } while (next !== '')
@@ -173,7 +174,7 @@ export class ListWatch<T extends KubeObject> {
           if (verdict !== null) return
           this.#aliveAt = performance.now()
           this.#requests.rights.granted(this.#watched)
-          const applied = this.store.apply(event)
+          const applied = this.store.apply({ ...event, object: withoutBulk(event.object as T) })
           if (applied.kind === 'changed') this.#listener.changed(applied.object)
           if (applied.kind === 'gone') this.#listener.gone(applied.object)
           if (applied.kind !== 'expired' && applied.kind !== 'failed') return

@@ -6,7 +6,8 @@ const gone = { kind: 'Status', code: 410, reason: 'Expired', message: 'too old r
 
 test('a list says what is new, what has changed and what is there no more', () => {
   const store = new ObjectStore()
-  expect(store.replace([object('a', '1'), object('b', '1')], '5')).toMatchObject({
+  const first = object('a', '1')
+  expect(store.replace([first, object('b', '1')], '5')).toMatchObject({
     changed: [{}, {}],
     gone: [],
   })
@@ -14,6 +15,7 @@ test('a list says what is new, what has changed and what is there no more', () =
   expect(changed).toEqual([object('c', '7')])
   expect(gone).toEqual([object('b', '1')])
   expect(store.resourceVersion).toBe('9')
+  expect(store.get('a')).toBe(first)
 })
 
 test('a watch goes on from the last thing it said, a bookmark included', () => {

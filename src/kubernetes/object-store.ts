@@ -36,7 +36,9 @@ export class ObjectStore<T extends KubeObject> {
     for (const object of objects) {
       const { uid, resourceVersion: version } = object.metadata
       listed.add(uid)
-      if (this.#objects.get(uid)?.metadata.resourceVersion !== version) changed.push(object)
+      // What has not changed stays the object that it was: a copy of each of thousands would move for nothing.
+      if (this.#objects.get(uid)?.metadata.resourceVersion === version) continue
+      changed.push(object)
       this.#objects.set(uid, object)
     }
     const gone: T[] = []

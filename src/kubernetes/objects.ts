@@ -69,3 +69,33 @@ export interface PodBody {
 export function conditionOf(object: Pod | Node, type: string): Condition | undefined {
   return object.status?.conditions?.find((condition) => condition.type === type)
 }
+
+/**
+ * The object without what nobody here reads: who wrote which field, what runs in a pod's containers, which images a node has. Thousands of
+ * pods are kept for as long as they live, and this is most of each.
+ */
+export function withoutBulk<T extends Partial<KubeObject>>(object: T): T {
+  const { metadata, spec, status } = object as { metadata?: object; spec?: object; status?: object | string }
+  return {
+    ...object,
+    ...(metadata ? { metadata: without(metadata, METADATA_BULK) } : {}),
+    ...(spec ? { spec: without(spec, SPEC_BULK) } : {}),
+    // Of an error it is a word.
+    ...(typeof status === 'object' ? { status: without(status, STATUS_BULK) } : {}),
+  }
+}
+
+const METADATA_BULK: ReadonlySet<string> = new Set(['managedFields'])
+const SPEC_BULK: ReadonlySet<string> = new Set([
+  'affinity',
+  'containers',
+  'initContainers',
+  'tolerations',
+  'topologySpreadConstraints',
+  'volumes',
+])
+const STATUS_BULK: ReadonlySet<string> = new Set(['images', 'volumesAttached', 'volumesInUse'])
+
+function without<T extends object>(fields: T, names: ReadonlySet<string>): T {
+  return Object.fromEntries(Object.entries(fields).filter(([name]) => !names.has(name))) as T
+}

@@ -1,18 +1,22 @@
 import { afterEach, expect, test, vi } from 'vitest'
-import type { ApiAnswer, ApiCall, Connection } from './connection.js'
+import type { ApiAnswer, ApiCall, Connection, WatchEvent } from './connection.js'
+import { ANNOTATION, LABEL } from './names.js'
+import type { Pod } from './objects.js'
 import { PodWatch } from './pod-watch.js'
 import { Requests } from './requests.js'
 
-/** Lists are answered as told, and a watch says nothing. */
+/** Lists are answered as told; a watch says what a test has it say. */
 class QuietConnection implements Connection {
   readonly namespace = 'jobs'
+  say: ((event: WatchEvent) => void) | undefined
   constructor(private readonly answer: () => Promise<ApiAnswer>) {}
 
   send(_: ApiCall): Promise<ApiAnswer> {
     return this.answer()
   }
 
-  watch(...[, , { signal }]: Parameters<Connection['watch']>): Promise<null> {
+  watch(...[path, , { signal, onEvent }]: Parameters<Connection['watch']>): Promise<null> {
+    if (path.endsWith('/pods')) this.say = onEvent
     return new Promise((resolve) => signal.addEventListener('abort', () => resolve(null), { once: true }))
   }
 
@@ -22,12 +26,9 @@ class QuietConnection implements Connection {
 }
 
 let pods: PodWatch
+let connection: QuietConnection
 const open = (status: number, body: object) => {
-  const connection = new QuietConnection(async () => ({
-    status,
-    headers: {},
-    text: JSON.stringify(body),
-  }))
+  connection = new QuietConnection(async () => ({ status, headers: {}, text: JSON.stringify(body) }))
   pods = new PodWatch(connection, new Requests(connection), {
     namespaces: ['jobs'],
     broker: 'b',
@@ -63,4 +64,46 @@ test('a missing right is said by verb and resource, once it has been missing for
       /^this worker may not list pods in namespace jobs; give its role the verb "list" on "pods".* or create the namespace/,
     )
   })
+})
+
+const pod = (name: string, uid: string, version = '1'): Pod => ({
+  metadata: {
+    name,
+    namespace: 'jobs',
+    uid,
+    resourceVersion: version,
+    labels: { [LABEL.pool]: 'p', [LABEL.generation]: '1' },
+    annotations: { [ANNOTATION.pod]: name },
+  },
+  spec: {},
+})
+
+test('a pod is found by its name as it is now, also when another one has taken the name', async () => {
+  open(200, { items: [pod('a', 'u1')], metadata: { resourceVersion: '1' } })
+  pods.start()
+  await vi.waitFor(() => expect(connection.say).toBeDefined())
+  expect(pods.find('a')?.metadata.uid).toBe('u1')
+  expect(pods.find('b')).toBeUndefined()
+  connection.say!({ type: 'MODIFIED', object: pod('a', 'u1', '2') })
+  expect(pods.find('a')?.metadata.resourceVersion).toBe('2')
+  connection.say!({ type: 'ADDED', object: pod('a', 'u2', '3') })
+  connection.say!({ type: 'DELETED', object: pod('a', 'u1', '4') })
+  expect(pods.find('a')?.metadata.uid).toBe('u2')
+  // Without its labels it is nobody's.
+  connection.say!({
+    type: 'DELETED',
+    object: { ...pod('a', 'u2', '5'), metadata: { ...pod('a', 'u2', '5').metadata, labels: {} } },
+  })
+  expect(pods.find('a')).toBeUndefined()
+})
+
+test('who waits for the end of a pod is told whether it was seen', async () => {
+  open(200, { items: [pod('a', 'u1'), pod('b', 'u2')], metadata: { resourceVersion: '1' } })
+  pods.start()
+  await vi.waitFor(() => expect(connection.say).toBeDefined())
+  const gone = pods.gone('u1', 60_000)
+  connection.say!({ type: 'DELETED', object: pod('a', 'u1', '2') })
+  expect(await gone).toBe(true)
+  expect(await pods.gone('u1', 60_000)).toBe(true)
+  expect(await pods.gone('u2', 1)).toBe(false)
 })

@@ -5,7 +5,7 @@ import { FailedLogs } from './failed-logs.js'
 import { forbidden } from './kube-error.js'
 import { ListWatch, type ListWatchOptions } from './list-watch.js'
 import { podSelector } from './names.js'
-import type { Node, Pod } from './objects.js'
+import type { Node, ObjectMeta, Pod } from './objects.js'
 import { type NodeState, nodeState, observedPod, ownNames, wantsLog } from './observed-pod.js'
 import { ReadyProbe } from './ready-probe.js'
 import { corePath, type Requests } from './requests.js'
@@ -43,6 +43,8 @@ export interface PodWatchOptions {
 /** All pods of this deployment in the worker's namespaces, seen together with their nodes and runners. */
 export class PodWatch {
   readonly #lists = new Map<string, ListWatch<Pod>>()
+  /** pods by their names in Firepool: each lease and each delete asks for one of thousands */
+  readonly #byOwnName = new Map<string, Pick<ObjectMeta, 'namespace' | 'uid'>>()
   readonly #nodes: ListWatch<Node>
   /** nodes by name: a pod names its node so */
   readonly #byName = new Map<string, Node>()
@@ -152,19 +154,17 @@ export class PodWatch {
 
   /** The pod by its name in Firepool, as it was last seen. */
   find(name: string): Pod | undefined {
-    for (const list of this.#lists.values()) {
-      for (const pod of list.store.all()) if (ownNames(pod)?.pod === name) return pod
-    }
-    return undefined
+    const { namespace, uid } = this.#byOwnName.get(name) ?? {}
+    return uid === undefined ? undefined : this.#lists.get(namespace ?? '')?.store.get(uid)
   }
 
   isKnown(pod: Pod): boolean {
     return this.#lists.get(pod.metadata.namespace ?? '')?.store.get(pod.metadata.uid) !== undefined
   }
 
-  /** Resolves when the pod was seen to go, also a moment ago; or after `ms`. */
-  async gone(uid: string, ms: number): Promise<void> {
-    if (this.#wentLately.has(uid)) return
+  /** Resolves when the pod was seen to go, also a moment ago; or after `ms`. @returns whether it was seen */
+  async gone(uid: string, ms: number): Promise<boolean> {
+    if (this.#wentLately.has(uid)) return true
     const waiters = this.#removed.get(uid) ?? new Set()
     this.#removed.set(uid, waiters)
     let wake = () => {}
@@ -177,6 +177,7 @@ export class PodWatch {
     clearTimeout(timer)
     waiters.delete(wake)
     if (waiters.size === 0) this.#removed.delete(uid)
+    return this.#wentLately.has(uid)
   }
 
   /** What a pod means, with what is known of its node and its runner. @param withLog false: nobody reads why it failed */
@@ -216,6 +217,9 @@ export class PodWatch {
   }
 
   #seen(pod: Pod): void {
+    const names = ownNames(pod)
+    const { namespace, uid } = pod.metadata
+    if (names) this.#byOwnName.set(names.pod, namespace === undefined ? { uid } : { namespace, uid })
     this.#tell(pod)
   }
 
@@ -227,6 +231,8 @@ export class PodWatch {
     this.#wentLately.add(uid)
     dropOldest(this.#wentLately, WENT_LATELY_MAX)
     const names = ownNames(pod)
+    // Another one may have its name by now.
+    if (names && this.#byOwnName.get(names.pod)?.uid === uid) this.#byOwnName.delete(names.pod)
     if (names) this.#tellAll(names.pool, { pod: names.pod, generation: names.generation, phase: 'gone' })
   }
 

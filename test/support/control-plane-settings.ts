@@ -93,12 +93,13 @@ export function kwokArguments(files: {
   kubeconfig: string
   stages: string
   port: number
+  podCidr: string
 }): string[] {
-  const { folder, kubeconfig, stages, port } = files
+  const { folder, kubeconfig, stages, port, podCidr } = files
   return [
     ...[`--kubeconfig=${kubeconfig}`, `--config=${stages}`],
     `--manage-nodes-with-label-selector=${PLAYED_BY.label}=${PLAYED_BY.kwok}`,
-    ...['--cidr=10.77.0.1/16', `--node-ip=${HOST}`, `--node-port=${port}`],
+    ...[`--cidr=${podCidr}`, `--node-ip=${HOST}`, `--node-port=${port}`],
     `--server-address=${HOST}:${port}`,
     `--tls-cert-file=${join(folder, 'kwok.crt')}`,
     `--tls-private-key-file=${join(folder, 'kwok.key')}`,

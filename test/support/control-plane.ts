@@ -32,6 +32,8 @@ const ADDRESS_IN_USE = /address already in use/
 /** Of the worker's token: longer than any test or benchmark. */
 const TOKEN_SECONDS = 86_400
 const OK = 200
+/** No address of it is of this machine. */
+const NOBODYS = '10.77.0.1/16'
 
 export interface ControlPlaneOptions {
   /** fake nodes, gpu-0 and so on; default 2 */
@@ -40,6 +42,8 @@ export interface ControlPlaneOptions {
   gpusPerNode?: number
   /** play those nodes with kwok; default true. Without it they are not created */
   kwok?: boolean
+  /** addresses that kwok gives to pods, one after the other from the second on; default: some where nobody listens */
+  podCidr?: string
   /** of the pods and the worker's account; default "firepool" */
   namespace?: string
   /** RBAC rules of the worker's account; default what Firepool's worker needs */
@@ -116,7 +120,7 @@ async function start(
   keeper: Keeper,
   options: ControlPlaneOptions,
 ): Promise<ControlPlane> {
-  const { nodes = 2, gpusPerNode = 8, kwok = true, namespace = 'firepool' } = options
+  const { nodes = 2, gpusPerNode = 8, kwok = true, namespace = 'firepool', podCidr = NOBODYS } = options
   const { folder } = keeper
   const authority = createAuthority('firepool-test-cluster')
   await writeKeys(folder, authority)
@@ -128,7 +132,7 @@ async function start(
   const api = new KubeApi({ url, ca: authority.cert, ...admin })
   const controllerManager = await startControllers(parts, keeper, cluster, authority)
   const token = await createObjects(api, options.workerRules ?? WORKER_RULES, namespace)
-  if (kwok) await startKwok(parts, keeper, cluster, authority)
+  if (kwok) await startKwok(parts, keeper, cluster, authority, podCidr)
   const workerKubeconfigPath = await writeKubeconfig(cluster, 'worker', { token }, namespace)
   const names = kwok ? Array.from({ length: nodes }, (_, i) => `gpu-${i}`) : []
   await Promise.all(names.map((name) => createNode(api, name, gpusPerNode)))
@@ -343,11 +347,12 @@ async function startKwok(
   keeper: Keeper,
   cluster: Cluster,
   authority: Authority,
+  podCidr: string,
 ): Promise<void> {
   const identity = authority.issue('kwok', { organization: FAKE_KUBELETS })
   const kubeconfig = await writeKubeconfig(cluster, 'kwok', identityOf(identity))
   await withFreePorts(1, async ([port]) => {
-    const args = kwokArguments({ folder: keeper.folder, kubeconfig, stages: STAGES, port: port! })
+    const args = kwokArguments({ folder: keeper.folder, kubeconfig, stages: STAGES, port: port!, podCidr })
     const part = keeper.start(parts.kwok, args, { name: `kwok-${port}`, ...asPart(keeper.folder) })
     const url = `https://${HOST}:${port}`
     const api = new KubeApi({ url, ca: authority.cert } satisfies KubeCredentials)

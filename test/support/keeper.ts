@@ -73,7 +73,7 @@ export interface PartOptions {
  * a session of its own does.
  */
 export class Keeper {
-  private readonly parts: Part[] = []
+  private readonly parts: GroupPart[] = []
   private readonly watchdog: ChildProcess
 
   private constructor(
@@ -114,13 +114,19 @@ export class Keeper {
     } finally {
       closeSync(logFd)
     }
-    const part = new GroupPart(child, logFile, disposable ? 'SIGKILL' : 'SIGTERM')
+    const part = new GroupPart(name, child, logFile, disposable ? 'SIGKILL' : 'SIGTERM')
     if (child.pid !== undefined) {
       this.tell(`${disposable ? 'kill' : 'keep'} ${child.pid}`)
       part.exited.then(() => this.tell(`forget ${child.pid}`))
     }
     this.parts.push(part)
     return part
+  }
+
+  /** The processes that run now, by name: whoever measures asks the system about them. */
+  running(): Map<string, number> {
+    const alive = this.parts.filter((part) => !part.hasExited())
+    return new Map(alive.map(({ name, pid }) => [name, pid]))
   }
 
   /** Stops what still runs, the last one first, and removes the folder. */
@@ -146,6 +152,7 @@ class GroupPart implements Part {
   private over = false
 
   constructor(
+    readonly name: string,
     private readonly child: ChildProcess,
     private readonly logFile: string,
     private readonly end: NodeJS.Signals,
