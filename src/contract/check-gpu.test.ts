@@ -177,7 +177,10 @@ describe('what a provider cannot give is refused, with those that can', () => {
           idle,
           agent: true,
         })
-    expect(gpuOf(of('dra', { seatSet: 8, colocation: true }))).toMatchObject({ count: 1, seatSet: 8 })
+    expect(gpuOf(of('dra', { seatSet: 8, colocation: true, agent: true }))).toMatchObject({
+      count: 1,
+      seatSet: 8,
+    })
     // Nobody else is on a GPU that no other pod's claim names.
     expect(gpuOf(of('dra', { isolation: 'hardware' }))).toMatchObject({ isolation: 'hardware' })
   })

@@ -273,7 +273,7 @@ function inSize({ provider, count, seatSet }: GpuShare, can: GpuCapabilities): R
 const rank = (isolation: Isolation) => ISOLATIONS.indexOf(isolation)
 
 function inSharing(gpu: GpuShare, can: GpuCapabilities): Refusal {
-  const { provider, colocation, isolation, seatSet, count } = gpu
+  const { provider, colocation, isolation, seatSet, count, agent } = gpu
   if (colocation && can.colocation === 'never')
     return refuse(
       'colocation',
@@ -286,6 +286,12 @@ function inSharing(gpu: GpuShare, can: GpuCapabilities): Refusal {
       `is ${seatSet} with a count of ${count}, but no other pod may use the rest without colocation`,
       'set colocation: true, or remove seatSet',
     )
+  if (seatSet > count && !agent)
+    return refuse(
+      'seatSet',
+      `is ${seatSet} with a count of ${count}, but nobody says which of the ${seatSet} are a job's without the node agent`,
+      'set agent: true (docs/gpu-sharing.md says what it needs), or remove seatSet',
+    )
   // A pod with a claim of its own has its GPUs to itself.
   const isAlone = can.colocation === 'byClaim' && !colocation
   if (!isAlone && rank(isolation) > rank(can.isolation))
@@ -297,7 +303,7 @@ function inSharing(gpu: GpuShare, can: GpuCapabilities): Refusal {
   return null
 }
 
-function inIdle({ provider, idle, colocation }: GpuShare, can: GpuCapabilities): Refusal {
+function inIdle({ provider, idle, colocation, agent }: GpuShare, can: GpuCapabilities): Refusal {
   if (idle === 'hold') return null
   if (can.noParking !== null)
     return refuse(
@@ -310,6 +316,12 @@ function inIdle({ provider, idle, colocation }: GpuShare, can: GpuCapabilities):
       'idle',
       `is ${idle}, but no other pod may use the GPU meanwhile without colocation`,
       'set colocation: true, or write hold',
+    )
+  if (!agent)
+    return refuse(
+      'idle',
+      `is ${idle}, but nobody says who may use the GPU next without the node agent`,
+      'set agent: true (docs/gpu-sharing.md says what it needs), or write hold',
     )
   return null
 }

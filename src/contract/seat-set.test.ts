@@ -17,7 +17,7 @@ it('lets so many parked pods into a set that nine callers of ten find a seat fre
 })
 
 it('has as many pods as seats where they hold them, and takes turns where they park', () => {
-  const set = { provider: 'dra', seatSet: 8, colocation: true }
+  const set = { provider: 'dra', seatSet: 8, colocation: true, agent: true }
   expect(rule({ ...set, count: 2 })).toEqual({ seats: 4, pods: 4, shared: false })
   expect(rule({ ...set, count: 2, idle: 'park', duty: 0.2, trust: 'shared' })).toEqual({
     seats: 4,
@@ -30,6 +30,6 @@ it('has as many pods as seats where they hold them, and takes turns where they p
 it('is of providers that make several pods see the same GPUs, and of no others', () => {
   expect(rule({ provider: 'dra' })).toBeNull()
   expect(rule({ provider: 'device-plugin' })).toBeNull()
-  expect(rule({ provider: 'hami', share: 0.5, colocation: true, idle: 'park' })).toBeNull()
+  expect(rule({ provider: 'hami', share: 0.5, colocation: true, idle: 'park', agent: true })).toBeNull()
   expect(seatSetRule(checkPoolSpec({ v: 1, name: 'p', budget: 1 }).value!.profile)).toBeNull()
 })

@@ -10,7 +10,10 @@ import { type ProcessKubelet, startProcessKubelet } from '../support/process-kub
 import { waitUntil } from '../support/wait.js'
 import { makeWorld, type PoolHandle, type World } from '../support/world.js'
 
-/** Seat sets of a whole pool: claims that the real scheduler allocates; the GPUs are a driver's ResourceSlices and no more. */
+/**
+ * Seat sets of a whole pool: claims that the real scheduler allocates; the GPUs are a driver's ResourceSlices and no more, and there is
+ * no node agent, so the jobs here need no GPU.
+ */
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url)).replace(/\/$/, '')
 const PACKAGE = '/opt/firepool/node_modules/firepool'
@@ -47,12 +50,12 @@ describe.skipIf(obstacle)(orSkipped('seat sets of a pool in a cluster', obstacle
     template: { spec: { nodeSelector: { [PLAYED_BY.label]: PLAYED_BY.process } } },
     gpu: {
       ...{ provider: 'dra', deviceClass: GPU_DRIVER, count: 1, seatSet: 4, colocation: true },
-      ...{ idle: 'park', duty: 0.2 },
+      ...{ idle: 'park', duty: 0.2, agent: true },
     },
   })
   const firepool = () => createFirepoolClient({ client: world.client })
   const podOf = async (session: Session) =>
-    (await session.run({ command: 'echo $FIREPOOL_POD' })).stdout.trim()
+    (await session.run({ command: 'echo $FIREPOOL_POD', device: 'none' })).stdout.trim()
 
   /** The pods that are there, each with its set, its claim and the GPUs that the scheduler gave that. */
   async function seated(): Promise<Map<string, { set: string; claim: string; gpus: string[] }>> {
@@ -110,7 +113,7 @@ describe.skipIf(obstacle)(orSkipped('seat sets of a pool in a cluster', obstacle
       (s) => s.generation === 2 && s.rollout === undefined && s.standby.ready === 2,
     )
     const session = firepool().session('sets', { caller: 'late', tenant: 'red', ttl: '1m' })
-    expect((await session.run({ command: 'echo $RELEASE' })).stdout).toBe('2\n')
+    expect((await session.run({ command: 'echo $RELEASE', device: 'none' })).stdout).toBe('2\n')
     await session.end()
   })
 

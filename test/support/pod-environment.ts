@@ -46,7 +46,8 @@ async function filesOf(
   pod: KubeObject,
   volume: KubeObject,
 ): Promise<[path: string, content: string | Buffer][]> {
-  if (volume.emptyDir) return []
+  // What a driver would mount is not played: an empty folder.
+  if (volume.emptyDir || volume.csi) return []
   const { namespace } = pod.metadata
   if (volume.configMap) {
     const { data = {} } = await read(api, namespace, 'configmaps', volume.configMap.name)

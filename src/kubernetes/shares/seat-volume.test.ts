@@ -19,8 +19,11 @@ const template = {
   },
 }
 
-const orderWith = (agent: boolean) =>
-  gpuOrder('dra', { gpu: { agent, count: 2, seatSet: 4, idle: 'park', colocation: true }, template })
+const orderWith = (agent: boolean) => {
+  const parked = { seatSet: 4, idle: 'park', colocation: true } as const
+  const alone = { seatSet: 2, idle: 'hold', colocation: false } as const
+  return gpuOrder('dra', { gpu: { agent, count: 2, ...(agent ? parked : alone) }, template })
+}
 
 test("the agent's volume is in the runner's container alone, which is told where its socket is and how many GPUs a job takes", () => {
   const { spec } = podBody({ ...orderWith(true), pool: 'h200.1' }, PLACE)

@@ -10,7 +10,7 @@ import {
 /** A profile's gpu of each provider, with every field that it has. */
 export const FULL: Readonly<Record<GpuProvider, Partial<GpuShare>>> = {
   'device-plugin': { count: 2, resource: 'nvidia.com/gpu', isolation: 'hardware' },
-  'time-slicing': { resource: 'nvidia.com/gpu.shared', colocation: true, idle: 'park' },
+  'time-slicing': { resource: 'nvidia.com/gpu.shared', colocation: true, idle: 'park', agent: true },
   mps: { resource: 'nvidia.com/gpu.shared', colocation: true, isolation: 'limits' },
   mig: { resource: 'nvidia.com/mig-1g.10gb', isolation: 'hardware' },
   kai: { share: 0.25, queue: 'rl', scheduler: 'kai-scheduler', colocation: true },
@@ -21,7 +21,7 @@ export const FULL: Readonly<Record<GpuProvider, Partial<GpuShare>>> = {
     colocation: true,
     isolation: 'limits',
   },
-  dra: { count: 1, seatSet: 4, deviceClass: 'gpu.nvidia.com', colocation: true, idle: 'park' },
+  dra: { count: 1, seatSet: 4, deviceClass: 'gpu.nvidia.com', colocation: true, idle: 'park', agent: true },
 }
 
 /** An order for a pod that has its GPU by this provider, as the contract lets it pass. */
