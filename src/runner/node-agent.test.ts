@@ -352,6 +352,22 @@ describe('a seat that is held between jobs', () => {
   })
 })
 
+test('a job whose GPU was lost under it is PodLost, whatever it ended with, and its pod is of no use', async () => {
+  agent.answer = ({ path, res }) =>
+    path === '/v1/seats'
+      ? say(res, 200, grant(3, 'GPU-a'))
+      : say(res, 200, { v: 1, xids: [79], lost: 'GPU GPU-a failed: xid 79' })
+  const useless: string[] = []
+  const seats = new NodeAgentSeats({ socket: agent.socket, gpus: 1, incarnation: 'inc', log: () => {} })
+  const world = await makeWorld({ seats, onUseless: (reason) => useless.push(reason) })
+  worlds.push(world)
+  await world.bind(7)
+  const problem = problemOf(await world.run({ command: 'exit 1' }))
+  expect(problem).toMatchObject({ code: 'PodLost', details: { reason: 'SeatLost' } })
+  expect(problem.message).toContain('xid 79')
+  expect(useless).toEqual(['SeatLost'])
+})
+
 test('a pod that is refused all seats answers LeaseRevoked, also to what waits, and says that it is of no use', async () => {
   let refuse: () => void = () => {}
   agent.answer = ({ res }) => {

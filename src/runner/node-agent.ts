@@ -139,16 +139,21 @@ export class NodeAgentSeats implements SeatArbiter {
     }
   }
 
-  async #release(seatEpochs: number[]): Promise<void> {
-    if (seatEpochs.length === 0) return
+  /** @returns why one of them was lost */
+  async #release(seatEpochs: number[]): Promise<string | null> {
+    if (seatEpochs.length === 0) return null
     for (const seatEpoch of seatEpochs) this.#owed.add(seatEpoch)
-    await this.#settle()
+    const lost = await this.#settle()
+    return seatEpochs.map((seatEpoch) => lost.get(seatEpoch)).find((why) => why !== undefined) ?? null
   }
 
-  async #settle(): Promise<void> {
+  /** @returns why seats were lost, by their epoch */
+  async #settle(): Promise<Map<number, string>> {
+    const lost = new Map<number, string>()
     for (const seatEpoch of this.#owed) {
       try {
-        await this.#call('POST', '/v1/seats/release', { v: 1, seatEpoch })
+        const answer = await this.#call<{ lost?: string }>('POST', '/v1/seats/release', { v: 1, seatEpoch })
+        if (answer.lost) lost.set(seatEpoch, answer.lost)
         this.#owed.delete(seatEpoch)
       } catch (error) {
         if (error instanceof Refused) {
@@ -158,6 +163,7 @@ export class NodeAgentSeats implements SeatArbiter {
         } else this.#settleLater()
       }
     }
+    return lost
   }
 
   #settleLater(): void {

@@ -18,7 +18,7 @@ import { OUTPUT_LIMITS, OutputCapture, type OutputLimits } from './output.js'
 import { type Forkable, forkable } from './preload.js'
 import { descendants, killMarked, killProcesses, sendSignal } from './process-tree.js'
 import { commandExists, type LimitWrapper } from './rlimit.js'
-import type { Seat, SeatArbiter } from './seat.js'
+import { type Seat, type SeatArbiter, seatLostProblem } from './seat.js'
 import type { Secrets } from './secrets.js'
 import { OutputSubscriber } from './subscriber.js'
 import type { StartedProcess, Zygote } from './zygote.js'
@@ -460,7 +460,12 @@ export class JobProcess {
     for (const timer of this.#timers) clearTimeout(timer)
     this.#timers = []
     if (this.#seat === null) this.#resolve(outcome)
-    else void this.#seat.release().then(() => this.#resolve(outcome))
+    else
+      void this.#seat
+        .release()
+        .then((lost) =>
+          this.#resolve(lost === null ? outcome : { kind: 'problem', problem: seatLostProblem(lost) }),
+        )
   }
 }
 

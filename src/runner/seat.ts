@@ -7,8 +7,11 @@ import { SEAT_IDLES, type SeatIdle } from './seat-hold.js'
 export interface Seat {
   /** what the job's CUDA_VISIBLE_DEVICES names */
   uuids: readonly string[]
-  /** The job's processes are gone: gives the GPUs back, or keeps them for the next job. Never rejects; it goes on trying by itself. */
-  release(): Promise<void>
+  /**
+   * The job's processes are gone: gives the GPUs back, or keeps them for the next job. Never rejects; it goes on trying by itself.
+   * @returns why a GPU was lost while the job had it; null: none was, or nobody knows yet
+   */
+  release(): Promise<string | null>
 }
 
 /** Grants seats to the jobs of one pod, one job at a time. */
@@ -94,8 +97,22 @@ export function bannedProblem(message: string) {
   )
 }
 
+/** A GPU of the pod failed under its job. */
+const SEAT_LOST = 'SeatLost'
+
+/** Whatever the job ended with: its device was gone, by no fault of its own. */
+export function seatLostProblem(why: string) {
+  return problem(
+    'PodLost',
+    `The job's GPU was lost while it ran: ${why}. Its pod ends. Run the job again only if it may run twice.`,
+    { reason: SEAT_LOST },
+  )
+}
+
 /** Whether this outcome says that the pod is good for no job any more. @returns why */
 export function uselessBy(outcome: JobOutcome): { reason: string; message: string } | null {
-  if (outcome.kind !== 'problem' || outcome.problem.details?.reason !== BANNED) return null
-  return { reason: BANNED, message: outcome.problem.message }
+  if (outcome.kind !== 'problem') return null
+  const { details, message } = outcome.problem
+  const reason = [BANNED, SEAT_LOST].find((reason) => details?.reason === reason)
+  return reason === undefined ? null : { reason, message }
 }
