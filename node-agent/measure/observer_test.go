@@ -54,7 +54,8 @@ func (n *node) describe(change func(gpu *fakenvml.GPU)) {
 	}
 }
 
-// start runs a program as the pod's process and waits for its first line.
+// start runs a program as the pod's process and waits for its first line. It may not exec after that: in the midst of an exec the variable
+// that stands for a cgroup cannot be read, and the process is nobody's for a moment.
 func (n *node) start(pod string, program ...string) *exec.Cmd {
 	n.t.Helper()
 	command := exec.Command(program[0], program[1:]...)
@@ -111,8 +112,8 @@ func python(t *testing.T) string {
 
 func TestWhoHasADeviceOpen(t *testing.T) {
 	n := newNode(t, ByFakeVariable)
-	holds := n.shell(uidA, "exec 3<DEVICE; echo up; exec cat")
-	n.shell(uidA, "echo up; exec cat")
+	holds := n.shell(uidA, "exec 3<DEVICE; echo up; read _")
+	n.shell(uidA, "echo up; read _")
 	if got := n.openers(everybody); !slices.Equal(got, []int{holds.Process.Pid}) {
 		t.Fatalf("%v, wanted %d", got, holds.Process.Pid)
 	}
@@ -130,7 +131,7 @@ func TestWhoHasADeviceOpen(t *testing.T) {
 
 func TestADoubleForkedGrandchildIsFoundByItsPod(t *testing.T) {
 	n := newNode(t, ByFakeVariable)
-	parent := n.shell(uidA, "( ( exec 3<DEVICE; echo up; exec sleep 600 ) & ) ; exit 0")
+	parent := n.shell(uidA, "( ( exec 3<DEVICE; echo up; sleep 600 3<&- ) & ) ; exit 0")
 	if err := parent.Wait(); err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +217,7 @@ func TestStrangers(t *testing.T) {
 func TestAPodThatStartsProcessesAllTheTimeHidesNobodyElse(t *testing.T) {
 	n := newNode(t, ByFakeVariable)
 	n.shell(uidA, "echo up; while :; do /bin/true; done")
-	holder := n.shell(uidA, "exec 3<DEVICE; echo up; exec cat")
+	holder := n.shell(uidA, "exec 3<DEVICE; echo up; read _")
 	for range 20 {
 		if got := n.openers(everybody); !slices.Equal(got, []int{holder.Process.Pid}) {
 			t.Fatalf("%v", got)
@@ -233,7 +234,7 @@ func TestAProcessOfTwoPodsIsAStranger(t *testing.T) {
 		return uid, err
 	})
 	n.openers(everybody)
-	holder := n.shell(uidA, "exec 3<DEVICE; echo up; exec cat")
+	holder := n.shell(uidA, "exec 3<DEVICE; echo up; read _")
 	observed := n.observer.Observe(everybody, n.devices)
 	if got := observed.GPUs[0].Openers; got.Problem != "" || len(got.Processes) != 1 || got.Processes[0].Pid != holder.Process.Pid || got.Processes[0].Pod != "" {
 		t.Fatalf("%+v", got)
