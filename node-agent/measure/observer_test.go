@@ -131,7 +131,7 @@ func TestWhoHasADeviceOpen(t *testing.T) {
 
 func TestADoubleForkedGrandchildIsFoundByItsPod(t *testing.T) {
 	n := newNode(t, ByFakeVariable)
-	parent := n.shell(uidA, "( ( exec 3<DEVICE; echo up; sleep 600 3<&-; : ) & ) ; exit 0")
+	parent := n.shell(uidA, "( ( exec 3<DEVICE; echo up; exec sleep 600 ) & ) ; exit 0")
 	if err := parent.Wait(); err != nil {
 		t.Fatal(err)
 	}
