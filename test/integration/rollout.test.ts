@@ -1,6 +1,6 @@
 /** A change of template on real pods: a broken one disturbs nobody, a good one replaces everything. */
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { createState, snapshot } from '../../dist/broker/index.js'
+import { CORE_VERSION, createState, snapshot } from '../../dist/broker/index.js'
 import { checkPoolSpec } from '../../dist/contract/index.js'
 import type { Ran } from '../support/callers.js'
 import { holderOf } from '../support/holder.js'
@@ -66,7 +66,7 @@ test('a pool that was carried over by the release before goes on under the newes
   const pool = await world.pool('older', given, {
     carried: snapshot(createState(spec, 'abc123', Date.now(), 1)),
   })
-  expect(await pool.status()).toMatchObject({ coreVersion: 2, standby: { ready: 1 } })
+  expect(await pool.status()).toMatchObject({ coreVersion: CORE_VERSION, standby: { ready: 1 } })
   const marks = async () => {
     const { events } = await pool.handle.fetchHistory()
     return events?.filter((event) => event.markerRecordedEventAttributes).length
@@ -75,6 +75,6 @@ test('a pool that was carried over by the release before goes on under the newes
   const { runId } = await pool.handle.describe()
   await pool.handle.executeUpdate('firepool.upgrade')
   await waitUntil('it continued as new', async () => (await pool.handle.describe()).runId !== runId)
-  expect((await pool.status()).coreVersion).toBe(2)
+  expect((await pool.status()).coreVersion).toBe(CORE_VERSION)
   expect(await marks()).toBe(0)
 })
