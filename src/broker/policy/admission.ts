@@ -6,7 +6,8 @@ import { startNotes } from '../starting.js'
 import type { Lease, PoolState } from '../state.js'
 import { type BudgetInForce, budgetInForce } from './budget.js'
 import { earlierServes } from './rollout.js'
-import { isPlaceFor, placesLeft, ruleOf } from './seat-sets.js'
+import { ruleOf } from './seat-rule.js'
+import { isPlaceFor, placesLeft } from './seat-sets.js'
 import { ownShare, podsAllowed } from './shares.js'
 
 /** A tombstone in a snapshot, and everything that does not grow, but for the spec. */

@@ -1,7 +1,8 @@
 import type { Owner } from '../effect.js'
 import { ownerKey, slotKey } from '../keys.js'
 import type { Lease, Pod, PoolState } from '../state.js'
-import { planSeats, ruleOf, setsAllowed, standbyInSet } from './seat-sets.js'
+import { ruleOf } from './seat-rule.js'
+import { planSeats, setsAllowed, standbyInSet } from './seat-sets.js'
 
 function first(set: ReadonlySet<string> | undefined): string | undefined {
   return set?.values().next().value

@@ -2,7 +2,8 @@ import { LIMIT } from '../../contract/limits.js'
 import type { Breaker, PoolState } from '../state.js'
 import { hasRoomForPods } from './admission.js'
 import { earlierPods, earlierServes, isStopped, surge } from './rollout.js'
-import { placesLeft, planSeats, ruleOf, type SeatPlan, setsAllowed } from './seat-sets.js'
+import { ruleOf } from './seat-rule.js'
+import { placesLeft, planSeats, type SeatPlan, setsAllowed } from './seat-sets.js'
 import { ownShare, podsAllowed } from './shares.js'
 
 export interface Replenishment {

@@ -1,18 +1,14 @@
-import { type SeatSetRule, seatSetRule } from '../../contract/seat-set.js'
+import type { SeatSetRule } from '../../contract/seat-set.js'
 import { Heap } from '../heap.js'
 import type { SetPods } from '../index-of-state.js'
 import type { Lease, Pod, PoolState } from '../state.js'
 import { budgetInForce, budgetShare, ownBudget } from './budget.js'
+import { ruleOf } from './seat-rule.js'
 
 /**
  * Where pods of a pool with seat sets go. A set is a claim on some GPUs of one node, so the budget says how many sets there may be; each
  * has callers of one tenant (or of all, where the profile trusts them), as many as its seats serve by turns, and standbys beside.
  */
-
-/** The rule of the pool's present profile; null for a pool without sets. Version 2 of the core knew none. */
-export function ruleOf(state: PoolState): SeatSetRule | null {
-  return state.coreVersion < 3 ? null : seatSetRule(state.spec.profile)
-}
 
 /** Sets 0 to n-1 may have new pods; those that are held by pods without a set are no sets. */
 export function setsAllowed(state: PoolState, rule: SeatSetRule, now: number): number {

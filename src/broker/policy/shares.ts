@@ -1,18 +1,18 @@
-import { seatSetRule } from '../../contract/seat-set.js'
 import { shareOf } from '../../contract/shards.js'
 import type { PoolState } from '../state.js'
+import { ruleOf } from './seat-rule.js'
 
 /**
  * How many shards this pool should have: as the spec says, but no more than there are seats. A shard without a seat would let
  * its callers wait for ever, beside free seats of others. A fleet budget that expired changes nothing here: nothing is
  * drained for it.
  */
-export function shardCount({ coreVersion, spec, operator, fleet }: PoolState): number {
+export function shardCount(state: PoolState): number {
+  const { spec, operator, fleet } = state
   if (spec.shards === 1) return 1
   const own = operator.budget ?? spec.budget
   const seats = Math.min(own, fleet?.budget ?? own)
-  const rule = coreVersion < 3 ? null : seatSetRule(spec.profile)
-  return Math.max(1, Math.min(spec.shards, Math.floor(seats / (rule?.seats ?? 1))))
+  return Math.max(1, Math.min(spec.shards, Math.floor(seats / (ruleOf(state)?.seats ?? 1))))
 }
 
 /** This entity's part of a number of the whole pool. What a shard knows is its own part already. */
