@@ -27,12 +27,14 @@ class QuietConnection implements Connection {
 
 let pods: PodWatch
 let connection: QuietConnection
+let lines: string[]
 const open = (status: number, body: object) => {
   connection = new QuietConnection(async () => ({ status, headers: {}, text: JSON.stringify(body) }))
+  lines = []
   pods = new PodWatch(connection, new Requests(connection), {
     namespaces: ['jobs'],
     broker: 'b',
-    log: () => {},
+    log: (line) => lines.push(line),
     timing: { backoffMs: 5 },
   })
 }
@@ -51,6 +53,19 @@ test('what was never heard, and what was heard long ago, is no knowledge', async
   expect(pods.problem()).toBeNull()
   vi.advanceTimersByTime(2_000)
   expect(pods.problem()).toBe('nothing was heard of the pods in namespace jobs for 91 s')
+})
+
+test('that what is known may be old is said once; before anything was heard there is nothing to be old', async () => {
+  vi.useFakeTimers({ toFake: ['performance', 'setInterval'] })
+  open(200, { items: [], metadata: { resourceVersion: '1' } })
+  pods.start()
+  vi.advanceTimersByTime(1_000)
+  expect(lines).toEqual([])
+  await vi.waitFor(() => expect(pods.problem()).toBeNull())
+  vi.advanceTimersByTime(62_000)
+  expect(lines).toEqual([
+    expect.stringMatching(/^nothing was heard of the pods for 6\d s: what is known of them may be old$/),
+  ])
 })
 
 test('a missing right is said by verb and resource, once it has been missing for a while', async () => {

@@ -268,7 +268,8 @@ export class PodWatch {
   /** An operator sees that a worker decides on old facts before it shows in its pools. */
   #sayAge(): void {
     const ageMs = this.ageMs()
-    const isStale = ageMs > STALE_MS
+    // Before the first list there is nothing that could be old; why there is none is said where it fails.
+    const isStale = ageMs > STALE_MS && Number.isFinite(ageMs)
     if (isStale === this.#isStale) return
     this.#isStale = isStale
     this.#log(
