@@ -129,7 +129,7 @@ describe('each invariant fails when it is broken', () => {
   it.each([
     ['that is full', { tenant: '' }, 'beside 2 of at most 2'],
     ['of another tenant', { tenant: 'other' }, 'for tenant other, beside tenant '],
-    ['beyond the budget', { tenant: '', set: 2 }, 'the budget allows 2'],
+    ['beyond the budget', { tenant: '', set: 2 }, 'the budget leaves 2'],
   ])('I3, when a caller gets a pod in a set %s', (_, change, text) => {
     const w = makeWorld({ spec: { budget: 4, profile: withSeatSets({ seatSet: 2 }) } })
     const asked = ['ann', 'bob', 'carl'].map((caller) => w.request({ caller }))

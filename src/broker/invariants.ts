@@ -164,14 +164,14 @@ function withinSeatSets(seen: Seen, memory: Memory): string[] {
   const rule = ruleOf(state)
   if (!rule) return []
   const broken: string[] = []
-  const sets = setsAllowed(state, rule, Math.max(now, state.lastStepAt))
+  const kept = setsKept(state, rule, Math.max(now, state.lastStepAt))
   for (const { lease, pod } of newGrants(seen, memory)) {
     if (pod.epoch !== 1 || pod.set === null) continue
     const others = [...state.pods.values()].filter(
       (other) => other.set === pod.set && other.heldSince >= 0 && other !== pod,
     )
     const what = `lease ${lease.request.leaseId} got a pod in set ${pod.set}`
-    if (pod.set >= sets) broken.push(`${what}, and the budget allows ${sets}`)
+    if (pod.set >= kept) broken.push(`${what}, and the budget leaves ${kept}`)
     if (others.length >= rule.pods) broken.push(`${what} beside ${others.length} of at most ${rule.pods}`)
     const strangers = others.filter(({ tenant }) => tenant !== pod.tenant)
     if (!rule.shared && strangers.length > 0)

@@ -195,6 +195,32 @@ describe('a budget that shrinks', () => {
     const [d] = ask(w, ['d'])
     expect(w.grants.has(d!)).toBe(false)
   })
+
+  it('leaves those sets to be used that have pods when the fleet’s word has expired', () => {
+    const w = aPool({}, { guarantee: 2 })
+    const [a, b] = ask(w, ['a', 'b', 'c'])
+    w.send({ kind: 'setBudget', budget: 4, expiresAtMs: w.now + 100 })
+    w.release(a!, { retire: true })
+    w.release(b!, { retire: true })
+    w.advance(5_000)
+    // The set of c is one that stays, and has room.
+    expect(setsOf(w, ask(w, ['d']))).toEqual([1])
+    const [e] = ask(w, ['e'])
+    expect(w.grants.has(e!)).toBe(false)
+  })
+
+  it('leaves a standby to be used where the fleet’s word has expired, in whatever set it is', () => {
+    const w = aPool({ seatSet: 1 }, { budget: 2, guarantee: 1, standby: 2 })
+    w.advance(5_000)
+    const [first, second] = w.pods('standby')
+    w.send({ kind: 'setBudget', budget: 2, expiresAtMs: w.now + 100 })
+    w.advance(5_000)
+    w.backend.kill(first!, 'gone')
+    w.advance(60_000)
+    expect(w.pods('standby').map((name) => w.state.pods.get(name)!.set)).toEqual([1, 1])
+    const [a] = ask(w, ['a'])
+    expect(w.granted(a!).pod).toBe(second)
+  })
 })
 
 it('a new template takes the places of the one before in the same sets', () => {

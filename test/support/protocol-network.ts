@@ -41,7 +41,7 @@ export class Network {
 
   /**
    * An HTTP call of a runner. It may be lost on the way there or back, arrive twice, and the connection may break
-   * while it waits.
+   * while it waits. Where nobody listens nothing of it was sent, so that no copy of it can arrive either.
    */
   call(arrive: (reply: (reply: Reply) => void) => void, answer: (reply: Reply) => void): void {
     const { random } = this.sim
@@ -54,11 +54,17 @@ export class Network {
     }
     const lostThere = random.chance(p)
     const lostBack = random.chance(p)
+    const again = random.chance(p)
     this.sim.at(this.delay(), () => {
-      if (lostThere) return once('broken')
-      arrive((reply) => this.sim.at(this.delay(), () => once(lostBack ? 'broken' : reply)))
+      let refused = false
+      if (lostThere) once('broken')
+      else
+        arrive((reply) => {
+          refused ||= reply === 'unreachable'
+          this.sim.at(this.delay(), () => once(lostBack && !refused ? 'broken' : reply))
+        })
+      if (again && !refused) this.sim.at(this.delay() + random.int(0, 6_000), () => arrive(() => undefined))
     })
-    if (random.chance(p)) this.sim.at(this.delay() + random.int(0, 6_000), () => arrive(() => undefined))
     if (random.chance(p)) this.sim.at(random.int(1, 4_000), () => once('broken'))
   }
 }

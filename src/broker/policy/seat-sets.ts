@@ -10,7 +10,7 @@ import { ruleOf } from './seat-rule.js'
  * has callers of one tenant (or of all, where the profile trusts them), as many as its seats serve by turns, and standbys beside.
  */
 
-/** Sets 0 to n-1 may have new pods; those that are held by pods without a set are no sets. */
+/** So many sets may have new pods; those that are held by pods without a set are no sets. */
 export function setsAllowed(state: PoolState, rule: SeatSetRule, now: number): number {
   return setsOf(state, rule, budgetInForce(state, now).seats)
 }
@@ -19,6 +19,23 @@ export function setsAllowed(state: PoolState, rule: SeatSetRule, now: number): n
 export function setsKept(state: PoolState, rule: SeatSetRule, now: number): number {
   const expired = state.fleet !== null && now >= state.fleet.expiresAt
   return setsOf(state, rule, expired ? ownBudget(state) : budgetShare(state, now).seats)
+}
+
+/**
+ * The sets that may have new pods. Where more are kept than the budget allows, those that are in use, then those that have GPUs: a
+ * standby that stays in a set is there to be used.
+ */
+function setsInForce(state: PoolState, rule: SeatSetRule, now: number): number[] {
+  const { sets } = state.index
+  const kept = Array.from({ length: setsKept(state, rule, now) }, (_, set) => set)
+  const allowed = setsAllowed(state, rule, now)
+  if (kept.length <= allowed) return kept
+  const rank = (set: number) => {
+    const pods = sets.get(set)
+    if (!pods) return 2
+    return pods.callers > 0 ? 0 : 1
+  }
+  return kept.sort((a, b) => rank(a) - rank(b) || a - b).slice(0, allowed)
 }
 
 function setsOf({ index }: PoolState, { seats }: SeatSetRule, budget: number): number {
@@ -44,7 +61,7 @@ export function seatsTaken(state: PoolState): number {
 export function placesLeft(state: PoolState, now: number): number {
   const rule = ruleOf(state)
   if (!rule) return Math.max(0, budgetInForce(state, now).seats - state.index.held)
-  const places = new Places(state, rule, setsAllowed(state, rule, now))
+  const places = new Places(state, rule, now)
   const inUse = places.all.reduce((sum, { load }) => sum + (load > 0 ? Math.max(0, rule.pods - load) : 0), 0)
   return inUse + places.unopened * rule.pods
 }
@@ -83,11 +100,13 @@ class Places {
   private unmade: number
 
   constructor(
-    { index }: PoolState,
+    state: PoolState,
     private readonly rule: SeatSetRule,
-    allowed: number,
+    now: number,
   ) {
-    this.all = Array.from({ length: allowed }, (_, set) => {
+    const { index } = state
+    const allowed = setsAllowed(state, rule, now)
+    this.all = setsInForce(state, rule, now).map((set) => {
       const pods = index.sets.get(set)
       const { spare, callers: load, tenants } = pods ?? NO_PODS
       return { set, isThere: pods !== undefined, spare, load, tenants }
@@ -167,7 +186,7 @@ export function planSeats(state: PoolState, rule: SeatSetRule, now: number): Sea
   let claims = 0
   let known: Places | null = null
   const places = () => {
-    known ??= new Places(state, rule, setsAllowed(state, rule, now))
+    known ??= new Places(state, rule, now)
     return known
   }
   for (const [tenant, waiting] of demand(state, rule)) {
@@ -228,7 +247,7 @@ export function standbyInSet(state: PoolState, rule: SeatSetRule, lease: Lease, 
 }
 
 function openSets(state: PoolState, rule: SeatSetRule, { request }: Lease, now: number): Place[] {
-  return new Places(state, rule, setsAllowed(state, rule, now)).openTo(request.tenant)
+  return new Places(state, rule, now).openTo(request.tenant)
 }
 
 function standbys({ index }: PoolState, set: number): ReadonlySet<string> {
