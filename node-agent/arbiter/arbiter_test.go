@@ -132,7 +132,7 @@ func TestSurvivorsAreKilledAndASeatThatStaysDirtyIsQuarantined(t *testing.T) {
 	b.nowMs += QuarantineAfterMs
 	b.measure()
 	b.phase(gpuName(0), Quarantined)
-	if refused := one[Refused](b, b.request("b", 1)); refused.Problem.Code != SeatUnavailable || !strings.Contains(refused.Problem.Message, "dirty") {
+	if refused := one[Refused](b, b.request("b", 1)); refused.Problem.Code != SeatSetSick || !strings.Contains(refused.Problem.Message, "dirty") {
 		t.Fatalf("%+v", refused)
 	}
 	charged := b.s.InfrastructureMs
@@ -278,6 +278,27 @@ func TestRefusals(t *testing.T) {
 	b.nowMs += 100
 	if got := code(b.step(Ticked{})); got != SeatUnavailable {
 		t.Error(got)
+	}
+}
+
+func TestASetWithTooFewWellGPUsIsSick(t *testing.T) {
+	b := newBench(t, 2).join("a", "b").ready()
+	one[Granted](b, b.ask(Requested{ID: "1", Pod: "a", LeaseEpoch: 1, Count: 1}))
+	b.step(XidReported{UUID: gpuName(1), Code: 79})
+	ask := func(id string, count int) Requested {
+		return Requested{ID: id, Pod: "b", LeaseEpoch: 1, Count: count, DeadlineMs: b.nowMs + 100}
+	}
+	none[Refused](b, b.ask(ask("2", 1))) // the other one is busy: it is worth waiting
+	sick := one[Refused](b, slices.DeleteFunc(b.ask(ask("3", 2)), func(e Effect) bool {
+		refused, ok := e.(Refused)
+		return ok && refused.Problem.Code == Superseded
+	}))
+	if sick.Problem.Code != SeatSetSick || !strings.Contains(sick.Problem.Message, gpuName(1)+" quarantined (xid: XID 79)") {
+		t.Fatalf("%+v", sick)
+	}
+	b.step(XidReported{UUID: gpuName(0), Code: 79})
+	if alone := one[Refused](b, b.ask(ask("4", 1))); alone.Problem.Code != SeatSetSick {
+		t.Fatalf("%+v", alone)
 	}
 }
 

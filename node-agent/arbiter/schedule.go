@@ -42,7 +42,11 @@ func (s *State) schedule() {
 		visible := s.visible(r)
 		usable := slices.DeleteFunc(slices.Clone(visible), func(g *GPU) bool { return g.Phase == Quarantined })
 		if len(usable) < r.Count {
-			s.emit(Refused{r.ID, Problem{SeatUnavailable,
+			code := SeatSetSick
+			if len(visible) < r.Count {
+				code = SeatUnavailable // it asks for more than it has
+			}
+			s.emit(Refused{r.ID, Problem{code,
 				fmt.Sprintf("%d GPUs asked for, %d of the pod's %d can be used: %s", r.Count, len(usable), len(visible), s.blocking(r)),
 				"ask for fewer, or on another node"}})
 			return true

@@ -87,7 +87,7 @@ var statusOf = map[arbiter.Code]int{
 	arbiter.StaleLease: http.StatusConflict, arbiter.StaleSeat: http.StatusConflict, arbiter.HoldAndWait: http.StatusConflict,
 	arbiter.Superseded: http.StatusConflict, arbiter.QueueFull: http.StatusTooManyRequests,
 	arbiter.NotSuspended: http.StatusConflict, agent.CheckpointFailed: http.StatusInternalServerError,
-	arbiter.SeatUnavailable: http.StatusServiceUnavailable, ShuttingDown: http.StatusServiceUnavailable,
+	arbiter.SeatUnavailable: http.StatusServiceUnavailable, arbiter.SeatSetSick: http.StatusServiceUnavailable, ShuttingDown: http.StatusServiceUnavailable,
 }
 
 func (p *Pods) handler(identify func(r *http.Request) (caller, error)) http.Handler {

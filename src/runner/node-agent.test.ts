@@ -390,6 +390,50 @@ test('a pod that is refused all seats answers LeaseRevoked, also to what waits, 
   expect(() => world.read('started')).toThrow('ENOENT')
 })
 
+describe('a seat set that is sick', () => {
+  const sick = (asked: Asked) => say(asked.res, 503, refusal('SeatSetSick'))
+
+  test('its pod answers LeaseRevoked, also to what waits, and says that it is of no use', async () => {
+    let refuse: () => void = () => {}
+    agent.answer = (asked) => {
+      refuse = () => sick(asked)
+    }
+    const useless: string[] = []
+    const seats = new NodeAgentSeats({
+      ...{ socket: agent.socket, gpus: 1, isInSet: true, incarnation: 'inc', log: () => {} },
+    })
+    const world = await makeWorld({
+      seats,
+      onUseless: (reason, message) => useless.push(`${reason}: ${message}`),
+    })
+    worlds.push(world)
+    await world.bind(7)
+    const job = world.run({ command: 'touch started' })
+    await waitUntil('it waits for its seat', () => agent.asked[0])
+    const waiting = refusalOf(world.run({ command: 'touch started' }))
+    await waitUntil('another one waits', async () => (await world.broker.status()).waiting === 1)
+    refuse()
+    expect(problemOf(await job)).toMatchObject({
+      code: 'LeaseRevoked',
+      details: { reason: 'SeatSetSick', said: 'a reason. a remedy.' },
+    })
+    expect((await waiting).code).toBe('LeaseRevoked')
+    expect(useless).toEqual(['SeatSetSick: a reason. a remedy.'])
+    expect(() => world.read('started')).toThrow('ENOENT')
+  })
+
+  test('a pod in no set says SeatUnavailable and stays: the cluster might put another one on the same GPU', async () => {
+    agent.answer = sick
+    const world = await pod()
+    expect(problemOf(await world.run(SHOW))).toMatchObject({
+      code: 'SeatUnavailable',
+      details: { reason: 'SeatSetSick' },
+    })
+    generous(agent)
+    expect(resultOf(await world.run(SHOW)).stdout).toBe('gpu=GPU-a\n')
+  })
+})
+
 test('over TCP, the token of the lease shows who asks; jobs never see it', async () => {
   await agent.close()
   const url = await agent.listen({ host: '127.0.0.1', port: 0 })
@@ -406,15 +450,16 @@ test('over TCP, the token of the lease shows who asks; jobs never see it', async
 
 test('the settings of a runner', () => {
   expect(seatSettings({})).toBeNull()
-  expect(seatSettings({ FIREPOOL_SEAT_SOCKET: '/s' })).toEqual({ socket: '/s', gpus: 1, idle: 'park' })
+  const usual = { gpus: 1, idle: 'park', isInSet: false }
+  expect(seatSettings({ FIREPOOL_SEAT_SOCKET: '/s' })).toEqual({ socket: '/s', ...usual })
+  expect(seatSettings({ FIREPOOL_SEAT_SOCKET: '/s', FIREPOOL_SEAT_SET: '0' })?.isInSet).toBe(true)
   expect(seatSettings({ FIREPOOL_SEAT_SOCKET: '/s', FIREPOOL_SEAT_IDLE: 'hold' })?.idle).toBe('hold')
   expect(() => seatSettings({ FIREPOOL_SEAT_SOCKET: '/s', FIREPOOL_SEAT_IDLE: 'keep' })).toThrow(
     'park or hold',
   )
   expect(seatSettings({ FIREPOOL_SEAT_URL: 'http://node:9809' })).toEqual({
     url: 'http://node:9809',
-    gpus: 1,
-    idle: 'park',
+    ...usual,
   })
   for (const FIREPOOL_SEAT_URL of ['node:9809', 'https://node', 'http://node/x', 'http://a@node'])
     expect(() => seatSettings({ FIREPOOL_SEAT_URL })).toThrow('http://HOST:PORT')

@@ -2,8 +2,16 @@ import { createHash } from 'node:crypto'
 import { type RequestOptions, request } from 'node:http'
 import { performance } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { FirepoolError } from '../contract/index.js'
-import { BANNED, bannedProblem, type Seat, type SeatAgent, type SeatArbiter, seatProblem } from './seat.js'
+import { FirepoolError, SEAT_SET_SICK } from '../contract/index.js'
+import {
+  BANNED,
+  bannedProblem,
+  type Seat,
+  type SeatAgent,
+  type SeatArbiter,
+  seatProblem,
+  sickProblem,
+} from './seat.js'
 import { type SeatGrant, SeatHold, type SeatIdle } from './seat-hold.js'
 
 /**
@@ -16,6 +24,8 @@ export type NodeAgentOptions = SeatAgent & {
   gpus: number
   /** default park */
   idle?: SeatIdle
+  /** the pod is in a seat set; default false */
+  isInSet?: boolean
   /** of the runner's process: another process asks under other ids */
   incarnation: string
   log: (line: string) => void
@@ -87,6 +97,8 @@ export class NodeAgentSeats implements SeatArbiter {
         const held = this.#hold.heldFor(epoch)
         if (error instanceof AgentAway && held !== null) return this.#seat(epoch, held)
         if (error.code === BANNED) throw new FirepoolError(bannedProblem(error.message))
+        if (error.code === SEAT_SET_SICK && this.#options.isInSet)
+          throw new FirepoolError(sickProblem(error.message))
         const isHeld = error.code === 'HoldAndWait'
         if ((error instanceof Refused && !isHeld) || performance.now() > deadlineMs)
           throw new FirepoolError(seatProblem(error.code, error.message))

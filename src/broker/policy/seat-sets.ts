@@ -4,6 +4,7 @@ import type { SetPods } from '../index-of-state.js'
 import type { Lease, Pod, PoolState } from '../state.js'
 import { budgetInForce, budgetShare, ownBudget } from './budget.js'
 import { ruleOf } from './seat-rule.js'
+import { isSick } from './sick-sets.js'
 
 /**
  * Where pods of a pool with seat sets go. A set is a claim on some GPUs of one node, so the budget says how many sets there may be; each
@@ -44,7 +45,7 @@ export function seatsTaken(state: PoolState): number {
 export function placesLeft(state: PoolState, now: number): number {
   const rule = ruleOf(state)
   if (!rule) return Math.max(0, budgetInForce(state, now).seats - state.index.held)
-  const places = new Places(state, rule, setsAllowed(state, rule, now))
+  const places = new Places(state, rule, now)
   const inUse = places.all.reduce((sum, { load }) => sum + (load > 0 ? Math.max(0, rule.pods - load) : 0), 0)
   return inUse + places.unopened * rule.pods
 }
@@ -72,8 +73,8 @@ interface Place {
 }
 
 /**
- * The sets that may have new pods. Sets that the budget allows no more hold their GPUs until they are empty: so long no other set
- * is opened in their stead.
+ * The sets that may have new pods. Sets that the budget allows no more, and those that are sick, hold their GPUs until they are empty:
+ * so long no other set is opened in their stead.
  */
 class Places {
   readonly all: Place[]
@@ -83,18 +84,22 @@ class Places {
   private unmade: number
 
   constructor(
-    { index }: PoolState,
+    state: PoolState,
     private readonly rule: SeatSetRule,
-    allowed: number,
+    now: number,
   ) {
-    this.all = Array.from({ length: allowed }, (_, set) => {
+    const { index } = state
+    const allowed = setsAllowed(state, rule, now)
+    const well = Array.from({ length: allowed }, (_, set) => set).filter((set) => !isSick(state, set, now))
+    this.all = well.map((set) => {
       const pods = index.sets.get(set)
       const { spare, callers: load, tenants } = pods ?? NO_PODS
       return { set, isThere: pods !== undefined, spare, load, tenants }
     })
     let used = 0
     for (const { callers } of index.sets.values()) if (callers > 0) used++
-    this.unopened = Math.max(0, allowed - used)
+    const free = this.all.filter(({ load }) => load === 0).length
+    this.unopened = Math.max(0, Math.min(allowed - used, free))
     this.unmade = Math.max(0, allowed - index.sets.size)
   }
 
@@ -167,7 +172,7 @@ export function planSeats(state: PoolState, rule: SeatSetRule, now: number): Sea
   let claims = 0
   let known: Places | null = null
   const places = () => {
-    known ??= new Places(state, rule, setsAllowed(state, rule, now))
+    known ??= new Places(state, rule, now)
     return known
   }
   for (const [tenant, waiting] of demand(state, rule)) {
@@ -228,7 +233,7 @@ export function standbyInSet(state: PoolState, rule: SeatSetRule, lease: Lease, 
 }
 
 function openSets(state: PoolState, rule: SeatSetRule, { request }: Lease, now: number): Place[] {
-  return new Places(state, rule, setsAllowed(state, rule, now)).openTo(request.tenant)
+  return new Places(state, rule, now).openTo(request.tenant)
 }
 
 function standbys({ index }: PoolState, set: number): ReadonlySet<string> {

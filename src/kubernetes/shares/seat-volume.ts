@@ -25,6 +25,7 @@ export function withSeats(body: PodBody, order: PodOrder & { profile: Kubernetes
     FIREPOOL_SEAT_SOCKET: SOCKET,
     FIREPOOL_SEAT_GPUS: String(gpu.count),
     FIREPOOL_SEAT_IDLE: gpu.idle,
+    ...(order.seatSet === undefined ? {} : { FIREPOOL_SEAT_SET: String(order.seatSet.index) }),
   }).map(([name, value]) => ({ name, value }))
   const containers = (spec.containers as Fields[]).map((container) =>
     container.name !== RUNNER_CONTAINER
