@@ -26,12 +26,14 @@ const orderWith = (agent: boolean) => {
 }
 
 test("the agent's volume is in the runner's container alone, which is told where its socket is and how many GPUs a job takes", () => {
-  const { spec } = podBody({ ...orderWith(true), pool: 'h200.1', seatSet: { index: 3 } }, PLACE)
+  const body = podBody({ ...orderWith(true), pool: 'h200.1', seatSet: { index: 3 } }, PLACE)
+  const { spec } = body
   expect((spec.volumes as object[]).at(-1)).toEqual({
     name: 'firepool-seat',
     // Shards of a pool are one tenant.
     csi: { driver: 'node.firepool.dev', readOnly: true, volumeAttributes: { tenant: 'h200' } },
   })
+  expect(body.metadata.annotations).toMatchObject({ 'firepool.dev/seat-volume': 'firepool-seat' })
   const [runner, ...others] = spec.containers as { volumeMounts?: object[]; env?: object[] }[]
   expect(runner!.volumeMounts).toContainEqual({
     name: 'firepool-seat',
