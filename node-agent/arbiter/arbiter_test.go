@@ -2,6 +2,7 @@ package arbiter
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -299,6 +300,39 @@ func TestASetWithTooFewWellGPUsIsSick(t *testing.T) {
 	b.step(XidReported{UUID: gpuName(0), Code: 79})
 	if alone := one[Refused](b, b.ask(ask("4", 1))); alone.Problem.Code != SeatSetSick {
 		t.Fatalf("%+v", alone)
+	}
+}
+
+func TestASeatIsChargedToTheTenantWithinThePodsAccount(t *testing.T) {
+	b := newBench(t, 1).join("a").ready()
+	account := b.s.Pods["a"].Tenant
+	hold := func(id, tenant string) {
+		t.Helper()
+		b.measure()
+		grant := one[Granted](b, b.ask(Requested{ID: id, Pod: "a", LeaseEpoch: 1, Count: 1, Tenant: tenant})).Grant
+		b.nowMs += 1_000
+		b.step(Ticked{})
+		one[Done](b, b.step(Released{ID: "x" + id, Pod: "a", SeatEpoch: grant.SeatEpoch}))
+	}
+	hold("1", "red")
+	hold("2", "")
+	hold("3", "other-account")
+	for _, name := range []string{account + "/red", account, account + "/other-account"} {
+		if b.s.SeatMs[name] < 1_000 {
+			t.Errorf("%s was charged %d ms: %v", name, b.s.SeatMs[name], b.s.SeatMs)
+		}
+	}
+	if len(b.s.SeatMs) != 3 {
+		t.Error(b.s.SeatMs)
+	}
+	for i := range 2 * MaxTenantsOfAccount {
+		hold(fmt.Sprintf("lie-%d", i), fmt.Sprintf("t%d", i))
+	}
+	if names := len(b.s.SeatMs); names > MaxTenantsOfAccount+2 {
+		t.Errorf("%d names of one account", names)
+	}
+	if b.s.SeatMs[account+"/"+OtherTenant] < 1_000 {
+		t.Error("the names past the limit were charged to nobody")
 	}
 }
 

@@ -114,7 +114,7 @@ func (s *State) choose(ready []*GPU, r *Request) []*GPU {
 func (s *State) grant(r *Request, gpus []*GPU) {
 	s.SeatEpoch++
 	grant := &Grant{
-		SeatEpoch: s.SeatEpoch, RequestID: r.ID, Pod: r.Pod, Tenant: s.Pods[r.Pod].Tenant,
+		SeatEpoch: s.SeatEpoch, RequestID: r.ID, Pod: r.Pod, Tenant: s.payer(s.Pods[r.Pod].Tenant, r.Tenant),
 		LeaseEpoch: r.LeaseEpoch, AtMs: s.NowMs,
 	}
 	for _, g := range gpus {
@@ -164,6 +164,28 @@ func (s *State) account(nowMs int64) {
 			s.InfrastructureMs += passed
 		}
 	}
+}
+
+// payer is the name that is charged. Whoever made the pod has chosen the account, and nobody in the pod gets out of it: what the pod
+// says of a tenant only divides what its account is charged.
+func (s *State) payer(account, tenant string) string {
+	if tenant == "" {
+		return account
+	}
+	name := account + "/" + tenant
+	if _, known := s.SeatMs[name]; known {
+		return name
+	}
+	names := 0
+	for other := range s.SeatMs {
+		if strings.HasPrefix(other, account+"/") {
+			names++
+		}
+	}
+	if names >= MaxTenantsOfAccount {
+		return account + "/" + OtherTenant
+	}
+	return name
 }
 
 func (s *State) charge(tenant string, ms int64) {

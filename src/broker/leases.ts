@@ -158,6 +158,7 @@ export function deliver(turn: Turn, lease: GrantedLease): void {
     kind: 'deliver',
     grant: grantOf(state, lease),
     owner: { caller: asked.caller, reuseTag: asked.reuseTag },
+    ...(state.coreVersion >= 4 && asked.tenant !== '' ? { tenant: asked.tenant } : {}),
     holder: asked.holder,
     replyTo: asked.replyTo,
     token: lease.token,

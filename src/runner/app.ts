@@ -274,7 +274,7 @@ export class RunnerApp {
     reply(res, 200, {})
   }
 
-  #postBind({ res }: Call, body: unknown): void {
+  #postBind({ res, claims }: Call, body: unknown): void {
     const request = bindRequest(body)
     const decision = this.fence.bind(request, performance.now())
     this.#answerEnded(decision.ended)
@@ -282,6 +282,7 @@ export class RunnerApp {
       replyProblem(res, decision.problem)
       return
     }
+    this.#options.place.seats?.bound?.(request.epoch, claims.tenant ?? '')
     if (request.epoch > this.#savedEpoch) {
       // A throw here fails the call, and the broker's next try comes here again.
       this.#options.onBound?.(request.epoch, request.ownerHash)

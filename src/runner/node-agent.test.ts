@@ -3,7 +3,7 @@ import { createServer, type Server, type ServerResponse } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
-import { jobDigest } from './client.js'
+import { createRunnerClient, jobDigest } from './client.js'
 import { type NodeAgentOptions, NodeAgentSeats } from './node-agent.js'
 import { markedPids } from './process-tree.js'
 import { seatSettings } from './seat.js'
@@ -446,6 +446,24 @@ test('over TCP, the token of the lease shows who asks; jobs never see it', async
     `Bearer ${token}`,
   ])
   expect(agent.released()).toEqual([1])
+})
+
+test('a seat is asked for in the name of the tenant that the broker has bound the epoch to', async () => {
+  generous(agent)
+  const world = await pod()
+  const bind = (epoch: number, tenant?: string) => {
+    const token = () => world.sign(world.pod, 'broker', epoch, `lease-${epoch}`, tenant)
+    const { incarnation } = world
+    const request = { v: 1, epoch, leaseId: `lease-${epoch}`, ownerHash: 'owner-1', incarnation } as const
+    return createRunnerClient(world.runner.address, token).bind(request)
+  }
+  await world.run(SHOW)
+  await bind(8, 'team-a')
+  await world.run(SHOW)
+  await bind(9)
+  await world.run(SHOW)
+  const asked = agent.asked.filter(({ path }) => path === '/v1/seats').map(({ body }) => body.tenant)
+  expect(asked).toEqual([undefined, 'team-a', undefined])
 })
 
 test('the settings of a runner', () => {

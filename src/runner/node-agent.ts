@@ -65,6 +65,7 @@ export class NodeAgentSeats implements SeatArbiter {
   readonly #owed = new Set<number>()
   #timer: NodeJS.Timeout | null = null
   #authorization = ''
+  #bound = { epoch: 0, tenant: '' }
 
   constructor(options: NodeAgentOptions) {
     this.#options = options
@@ -77,6 +78,10 @@ export class NodeAgentSeats implements SeatArbiter {
 
   async endEpochs(epochMax: number): Promise<void> {
     await this.#release(this.#hold.epochsEnded(epochMax))
+  }
+
+  bound(epoch: number, tenant: string): void {
+    this.#bound = { epoch, tenant }
   }
 
   heard(authorization: string): void {
@@ -117,6 +122,7 @@ export class NodeAgentSeats implements SeatArbiter {
         requestId: this.#requestId(this.#hold.requestKey(jobId, epoch)),
         leaseEpoch: epoch,
         gpus: this.#options.gpus,
+        ...(this.#bound.epoch === epoch && this.#bound.tenant !== '' ? { tenant: this.#bound.tenant } : {}),
         waitMs: Math.round(waitMs),
       },
       signal,

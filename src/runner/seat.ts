@@ -26,6 +26,8 @@ export interface SeatArbiter {
   holds(epochMax: number): boolean
   /** These epochs are over and their processes are gone: gives back what they hold. Never rejects. */
   endEpochs(epochMax: number): Promise<void>
+  /** An epoch has begun. @param tenant who is charged for its seats, as the broker says; '' when it does not */
+  bound?(epoch: number, tenant: string): void
   /** The authorization header of a call under the pod's lease: what proves, outside of the pod, that its runner asks. */
   heard?(authorization: string): void
 }
