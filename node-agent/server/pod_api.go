@@ -54,6 +54,12 @@ type seatReleased struct {
 	Lost string `json:"lost,omitempty"`
 }
 
+type seatEnded struct {
+	V      int    `json:"v"`
+	Lost   string `json:"lost,omitempty"`
+	Banned string `json:"banned,omitempty"`
+}
+
 type seatSuspended struct {
 	V         int    `json:"v"`
 	HostBytes uint64 `json:"hostBytes"`
@@ -118,6 +124,14 @@ func (p *Pods) handler(identify func(r *http.Request) (caller, error)) http.Hand
 		}
 		done, err := p.Agent.Release(ctx, asks.pod, body.SeatEpoch)
 		return seatReleased{apiVersion, append([]int{}, done.Xids...), done.Lost}, err
+	})
+	handle("POST /v1/seats/ended", func(ctx context.Context, asks caller, r *http.Request) (any, error) {
+		var body seatRelease
+		if err := read(r, &body, func() int { return body.V }); err != nil {
+			return nil, err
+		}
+		ended, err := p.Agent.Ended(ctx, asks.pod, body.SeatEpoch)
+		return seatEnded{apiVersion, ended.Lost, ended.Banned}, err
 	})
 	handle("POST /v1/seats/suspend", func(ctx context.Context, asks caller, r *http.Request) (any, error) {
 		var body seatRelease

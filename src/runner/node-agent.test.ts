@@ -249,6 +249,7 @@ function honest(agent: ScriptedAgent): void {
 describe('a seat that is held between jobs', () => {
   const LEAVE =
     "setsid sh -c ': > left; exec sleep 600' >/dev/null 2>&1 & until [ -e left ]; do sleep 0.01; done"
+  const asks = () => agent.asked.filter(({ path }) => path === '/v1/seats')
   const held = (world: World) => markedPids({ env: { FIREPOOL_POD: world.pod } }).length
   /** When each seat was given back: how many processes of the pod there were. */
   function processesAtRelease(world: World): number[] {
@@ -267,7 +268,7 @@ describe('a seat that is held between jobs', () => {
     await world.run({ ...SHOW, device: 'none' })
     expect(agent.asked).toEqual([])
     for (let job = 0; job < 3; job++) expect(resultOf(await world.run(SHOW)).stdout).toBe('gpu=GPU-a\n')
-    expect(new Set(agent.asked.map(({ body }) => body.requestId)).size).toBe(1)
+    expect(new Set(asks().map(({ body }) => body.requestId)).size).toBe(1)
     expect(agent.released()).toEqual([])
   })
 
@@ -308,7 +309,7 @@ describe('a seat that is held between jobs', () => {
     await waitUntil('it is given back', () => agent.released().length > 0)
     expect(found).toEqual([0])
     expect(resultOf(await world.run(SHOW)).stdout).toBe('gpu=GPU-a\n')
-    expect(agent.asked.at(-1)?.body.leaseEpoch).toBe(8)
+    expect(asks().at(-1)?.body.leaseEpoch).toBe(8)
     expect(agent.released()).toEqual([1])
   })
 
@@ -349,6 +350,85 @@ describe('a seat that is held between jobs', () => {
     expect(resultOf(await world.run(SHOW)).stdout).toBe('gpu=GPU-b\n')
     await world.broker.revoke(7)
     expect(agent.released()).toEqual([9])
+  })
+})
+
+describe('a seat that is kept and lost', () => {
+  /** Answers as an honest agent, and says when it is told to how the seat has ended. */
+  async function keeper() {
+    honest(agent)
+    const { answer } = agent
+    const waiting: Asked[] = []
+    agent.answer = (asked) => (asked.path === '/v1/seats/ended' ? void waiting.push(asked) : answer(asked))
+    const useless: string[] = []
+    const seats = new NodeAgentSeats({
+      ...{ socket: agent.socket, gpus: 1, idle: 'hold', incarnation: 'inc', log: () => {} },
+    })
+    const world = await makeWorld({ seats, onUseless: (...why) => useless.push(why.join(': ')) })
+    worlds.push(world)
+    await world.bind(7)
+    return { world, useless, waiting }
+  }
+  const LOST = { v: 1, lost: 'GPU GPU-a failed: XID 79' }
+
+  test('between jobs is heard of at once: the pod takes no job any more and ends by that name', async () => {
+    const { world, useless, waiting } = await keeper()
+    await world.run(SHOW)
+    await world.run(SHOW)
+    const asked = await waitUntil('it waits for the end of its seat', () => waiting[0])
+    expect(waiting.map(({ body }) => body)).toEqual([{ v: 1, seatEpoch: 1 }])
+    say(asked.res, 200, LOST)
+    await waitUntil('it is of no use', () => useless.length > 0)
+    expect(useless).toEqual(['SeatLost: GPU GPU-a failed: XID 79'])
+    expect((await refusalOf(world.run(SHOW))).code).toBe('LeaseRevoked')
+  })
+
+  test('under a job makes it PodLost, whatever it ended with', async () => {
+    const { world, useless, waiting } = await keeper()
+    const job = world.run({ command: 'touch began; until [ -e go ]; do sleep 0.02; done' })
+    const asked = await waitUntil('it waits for the end of its seat', () => waiting[0])
+    await waitUntil('it runs', () => existsSync(join(world.folders.work, 'began')))
+    say(asked.res, 200, LOST)
+    await waitUntil('it was heard', () => asked.closed)
+    expect(useless).toEqual([])
+    await world.lease(7).putFile('go', Buffer.alloc(0))
+    expect(problemOf(await job)).toMatchObject({ code: 'PodLost', details: { reason: 'SeatLost' } })
+    expect(useless.join()).toContain('XID 79')
+  })
+
+  test('by a ban ends the pod by that name', async () => {
+    const { world, useless, waiting } = await keeper()
+    await world.run(SHOW)
+    const asked = await waitUntil('it waits for the end of its seat', () => waiting[0])
+    say(asked.res, 200, { v: 1, banned: 'process 7 used GPU GPU-a' })
+    await waitUntil('it is of no use', () => useless.length > 0)
+    expect(useless).toEqual(['UngrantedUse: process 7 used GPU GPU-a'])
+  })
+
+  test('is waited for again when the agent was away, and no more once it is given back', async () => {
+    const { world, useless, waiting } = await keeper()
+    await world.run(SHOW)
+    const first = await waitUntil('it waits for the end of its seat', () => waiting[0])
+    first.res.destroy()
+    const again = await waitUntil('it waits again', () => waiting[1])
+    await world.broker.revoke(7)
+    await waitUntil('it waits no more', () => again.closed)
+    expect(agent.released()).toEqual([1])
+    expect([waiting.length, useless]).toEqual([2, []])
+  })
+
+  test('with an agent that does not know the question is heard of by the next job', async () => {
+    const { world, useless } = await keeper()
+    const { answer } = agent
+    const asked: string[] = []
+    agent.answer = (each) => {
+      asked.push(each.path)
+      if (each.path === '/v1/seats/ended') each.res.writeHead(404).end('404 page not found')
+      else answer(each)
+    }
+    for (let job = 0; job < 2; job++) expect(resultOf(await world.run(SHOW)).stdout).toBe('gpu=GPU-a\n')
+    expect(asked.filter((path) => path === '/v1/seats/ended')).toHaveLength(1)
+    expect(useless).toEqual([])
   })
 })
 

@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import { type RequestOptions, request } from 'node:http'
 import { performance } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { FirepoolError, SEAT_SET_SICK } from '../contract/index.js'
+import { FirepoolError, SEAT_LOST, SEAT_SET_SICK } from '../contract/index.js'
 import {
   BANNED,
   bannedProblem,
@@ -42,6 +42,12 @@ const RELEASE_AGAIN_MS = 1_000
 /** answers are a handful of numbers and a sentence for each GPU */
 const ANSWER_BYTES_MAX = 64 * 1024
 
+/** How a seat ended that was kept. */
+interface Ended {
+  lost?: string
+  banned?: string
+}
+
 /** No seat, and why: a code of the agent's, or AgentAway. */
 class NoSeat extends Error {
   constructor(
@@ -66,6 +72,11 @@ export class NodeAgentSeats implements SeatArbiter {
   #timer: NodeJS.Timeout | null = null
   #authorization = ''
   #bound = { epoch: 0, tenant: '' }
+  #useless: (reason: string, message: string) => void = () => {}
+  /** the seat that is kept, and what breaks its watch off */
+  #watched: { seatEpoch: number; cut: AbortController } | null = null
+  /** the last one that was lost while it was kept */
+  #lost: { seatEpoch: number; why: string } | null = null
 
   constructor(options: NodeAgentOptions) {
     this.#options = options
@@ -82,6 +93,10 @@ export class NodeAgentSeats implements SeatArbiter {
 
   bound(epoch: number, tenant: string): void {
     this.#bound = { epoch, tenant }
+  }
+
+  onUseless(listener: (reason: string, message: string) => void): void {
+    this.#useless = listener
   }
 
   heard(authorization: string): void {
@@ -137,7 +152,40 @@ export class NodeAgentSeats implements SeatArbiter {
 
   #seat(epoch: number, grant: SeatGrant): Seat {
     this.#hold.granted(epoch, grant)
-    return { uuids: grant.uuids, release: () => this.#release(this.#hold.jobEnded()) }
+    const { seatEpoch, uuids } = grant
+    if (this.#options.idle === 'hold') void this.#watch(seatEpoch)
+    const release = async () => {
+      const why = await this.#release(this.#hold.jobEnded())
+      return why ?? (this.#lost?.seatEpoch === seatEpoch ? this.#lost.why : null)
+    }
+    return { uuids, release }
+  }
+
+  /** A seat that is kept is released long after its loss: the agent is asked to say when it ends, and answers only then. */
+  async #watch(seatEpoch: number): Promise<void> {
+    if (this.#watched?.seatEpoch === seatEpoch) return
+    this.#watched?.cut.abort()
+    const cut = new AbortController()
+    this.#watched = { seatEpoch, cut }
+    for (;;) {
+      try {
+        const body = { v: 1, seatEpoch }
+        const ended = await this.#call<Ended>('POST', '/v1/seats/ended', body, cut.signal)
+        if (ended.lost) this.#lost = { seatEpoch, why: ended.lost }
+        if (ended.lost) this.#useless(SEAT_LOST, ended.lost)
+        else if (ended.banned) this.#useless(BANNED, ended.banned)
+        return
+      } catch (error) {
+        if (cut.signal.aborted) return
+        if (!(error instanceof AgentAway)) {
+          // An agent of a release before: the next job hears of it, or the end of the lease.
+          this.#options.log(`the end of seat epoch ${seatEpoch} is not told: ${String(error)}`)
+          return
+        }
+        await sleep(RELEASE_AGAIN_MS, undefined, { signal: cut.signal }).catch(() => {})
+        if (cut.signal.aborted) return
+      }
+    }
   }
 
   /** The same for every try of one request: asked again, it keeps its turn or gets the same seat. */
@@ -161,6 +209,7 @@ export class NodeAgentSeats implements SeatArbiter {
   async #release(seatEpochs: number[]): Promise<string | null> {
     if (seatEpochs.length === 0) return null
     for (const seatEpoch of seatEpochs) this.#owed.add(seatEpoch)
+    if (this.#watched !== null && seatEpochs.includes(this.#watched.seatEpoch)) this.#watched.cut.abort()
     const lost = await this.#settle()
     return seatEpochs.map((seatEpoch) => lost.get(seatEpoch)).find((why) => why !== undefined) ?? null
   }
@@ -251,7 +300,8 @@ function replyOf<Reply>(status: number, text: string): Reply {
   try {
     answer = JSON.parse(text) as typeof answer
   } catch {
-    throw new AgentAway('AgentAway', `the node agent answered ${status} without JSON.`)
+    const why = `the node agent answered ${status} without JSON.`
+    throw status === 404 ? new Refused(String(status), why) : new AgentAway('AgentAway', why)
   }
   if (status === 200) return answer as Reply
   const { code, message, remedy } = answer.error ?? { code: String(status), message: text, remedy: '' }

@@ -28,6 +28,8 @@ export interface SeatArbiter {
   endEpochs(epochMax: number): Promise<void>
   /** An epoch has begun. @param tenant who is charged for its seats, as the broker says; '' when it does not */
   bound?(epoch: number, tenant: string): void
+  /** Calls back when no job of this pod gets a seat any more, and none is there to say so: with the reason, and in words. */
+  onUseless?(listener: (reason: string, message: string) => void): void
   /** The authorization header of a call under the pod's lease: what proves, outside of the pod, that its runner asks. */
   heard?(authorization: string): void
 }
