@@ -72,6 +72,7 @@ type Agent struct {
 	decidedAt time.Time // of the step whose effects are carried out
 	// checkpoints under way, by pod.
 	checkpoints map[arbiter.PodUID]bool
+	endings     map[arbiter.PodUID]*ending
 }
 
 // Report with its time.
@@ -103,7 +104,7 @@ func New(config Config) (*Agent, error) {
 	a := &Agent{
 		config: config, devices: devices, inputs: make(chan func()), stopped: make(chan struct{}),
 		waiters: map[string]*waiter{}, latest: map[arbiter.PodUID]*waiter{}, counts: map[string]int{},
-		checkpoints: map[arbiter.PodUID]bool{},
+		checkpoints: map[arbiter.PodUID]bool{}, endings: map[arbiter.PodUID]*ending{},
 	}
 	if entry == nil {
 		// Epochs only grow, also over a lost file: no node grants a seat every millisecond.
@@ -208,6 +209,7 @@ func (a *Agent) step(event arbiter.Event) {
 	if result.Durable {
 		failpoint.At(failpoint.EffectsFinish)
 	}
+	a.tellEnded()
 }
 
 func (a *Agent) carryOut(effect arbiter.Effect) {

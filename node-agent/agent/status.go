@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -102,7 +103,7 @@ func (a *Agent) status() Status {
 	}
 	for _, pod := range s.Pods {
 		if pod.Suspended != nil {
-			status.SuspendedBytes[pod.Tenant] += pod.Suspended.HostBytes
+			status.SuspendedBytes[cmp.Or(pod.Suspended.Tenant, pod.Tenant)] += pod.Suspended.HostBytes
 		}
 	}
 	for kind, count := range a.counts {

@@ -2,6 +2,7 @@ package arbiter
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -132,7 +133,7 @@ func TestSurvivorsAreKilledAndASeatThatStaysDirtyIsQuarantined(t *testing.T) {
 	b.nowMs += QuarantineAfterMs
 	b.measure()
 	b.phase(gpuName(0), Quarantined)
-	if refused := one[Refused](b, b.request("b", 1)); refused.Problem.Code != SeatUnavailable || !strings.Contains(refused.Problem.Message, "dirty") {
+	if refused := one[Refused](b, b.request("b", 1)); refused.Problem.Code != SeatSetSick || !strings.Contains(refused.Problem.Message, "dirty") {
 		t.Fatalf("%+v", refused)
 	}
 	charged := b.s.InfrastructureMs
@@ -278,6 +279,60 @@ func TestRefusals(t *testing.T) {
 	b.nowMs += 100
 	if got := code(b.step(Ticked{})); got != SeatUnavailable {
 		t.Error(got)
+	}
+}
+
+func TestASetWithTooFewWellGPUsIsSick(t *testing.T) {
+	b := newBench(t, 2).join("a", "b").ready()
+	one[Granted](b, b.ask(Requested{ID: "1", Pod: "a", LeaseEpoch: 1, Count: 1}))
+	b.step(XidReported{UUID: gpuName(1), Code: 79})
+	ask := func(id string, count int) Requested {
+		return Requested{ID: id, Pod: "b", LeaseEpoch: 1, Count: count, DeadlineMs: b.nowMs + 100}
+	}
+	none[Refused](b, b.ask(ask("2", 1))) // the other one is busy: it is worth waiting
+	sick := one[Refused](b, slices.DeleteFunc(b.ask(ask("3", 2)), func(e Effect) bool {
+		refused, ok := e.(Refused)
+		return ok && refused.Problem.Code == Superseded
+	}))
+	if sick.Problem.Code != SeatSetSick || !strings.Contains(sick.Problem.Message, gpuName(1)+" quarantined (xid: XID 79)") {
+		t.Fatalf("%+v", sick)
+	}
+	b.step(XidReported{UUID: gpuName(0), Code: 79})
+	if alone := one[Refused](b, b.ask(ask("4", 1))); alone.Problem.Code != SeatSetSick {
+		t.Fatalf("%+v", alone)
+	}
+}
+
+func TestASeatIsChargedToTheTenantWithinThePodsAccount(t *testing.T) {
+	b := newBench(t, 1).join("a").ready()
+	account := b.s.Pods["a"].Tenant
+	hold := func(id, tenant string) {
+		t.Helper()
+		b.measure()
+		grant := one[Granted](b, b.ask(Requested{ID: id, Pod: "a", LeaseEpoch: 1, Count: 1, Tenant: tenant})).Grant
+		b.nowMs += 1_000
+		b.step(Ticked{})
+		one[Done](b, b.step(Released{ID: "x" + id, Pod: "a", SeatEpoch: grant.SeatEpoch}))
+	}
+	hold("1", "red")
+	hold("2", "")
+	hold("3", "other-account")
+	for _, name := range []string{account + "/red", account, account + "/other-account"} {
+		if b.s.SeatMs[name] < 1_000 {
+			t.Errorf("%s was charged %d ms: %v", name, b.s.SeatMs[name], b.s.SeatMs)
+		}
+	}
+	if len(b.s.SeatMs) != 3 {
+		t.Error(b.s.SeatMs)
+	}
+	for i := range 2 * MaxTenantsOfAccount {
+		hold(fmt.Sprintf("lie-%d", i), fmt.Sprintf("t%d", i))
+	}
+	if names := len(b.s.SeatMs); names > MaxTenantsOfAccount+2 {
+		t.Errorf("%d names of one account", names)
+	}
+	if b.s.SeatMs[account+"/"+OtherTenant] < 1_000 {
+		t.Error("the names past the limit were charged to nobody")
 	}
 }
 

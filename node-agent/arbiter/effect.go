@@ -61,6 +61,7 @@ const (
 	Superseded       Code = "Superseded"
 	UngrantedUse     Code = "UngrantedUse"
 	SeatUnavailable  Code = "SeatUnavailable"
+	SeatSetSick      Code = "SeatSetSick" // of the GPUs that the pod sees too few are well: waiting does not help
 	QueueFull        Code = "QueueFull"
 	UnknownGPU       Code = "UnknownGPU"
 	NotSuspended     Code = "NotSuspended"

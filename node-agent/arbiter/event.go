@@ -21,6 +21,8 @@ type Requested struct {
 	LeaseEpoch uint64
 	Count      int
 	Priority   int
+	// Tenant of the pod's account whom the seat is for, as the pod says; empty: the account alone is charged.
+	Tenant     string
 	Visible    []string
 	DeadlineMs int64
 }

@@ -37,6 +37,9 @@ const (
 	// MaxTenants bounds the account of seat-seconds: a name is a metric's label and a line of the journal.
 	MaxTenants = 4_096
 
+	// MaxTenantsOfAccount: a pod's runner says which tenant a seat is for. One that lies fills up the names of its own account alone.
+	MaxTenantsOfAccount = 256
+
 	// MemorySlackBytes: what an idle driver's used memory was allowed to move over the learnt baseline. Smaller
 	// than the smallest CUDA context (over 100 MiB), larger than the driver's own bookkeeping.
 	MemorySlackBytes = 16 << 20
@@ -45,5 +48,5 @@ const (
 	FirstBaselineMaxBytes = 256 << 20
 )
 
-// OtherTenant is charged when MaxTenants names are known already.
+// OtherTenant is charged when MaxTenants names are known already, or MaxTenantsOfAccount of an account.
 const OtherTenant = "(other)"

@@ -42,7 +42,11 @@ func (s *State) schedule() {
 		visible := s.visible(r)
 		usable := slices.DeleteFunc(slices.Clone(visible), func(g *GPU) bool { return g.Phase == Quarantined })
 		if len(usable) < r.Count {
-			s.emit(Refused{r.ID, Problem{SeatUnavailable,
+			code := SeatSetSick
+			if len(visible) < r.Count {
+				code = SeatUnavailable // it asks for more than it has
+			}
+			s.emit(Refused{r.ID, Problem{code,
 				fmt.Sprintf("%d GPUs asked for, %d of the pod's %d can be used: %s", r.Count, len(usable), len(visible), s.blocking(r)),
 				"ask for fewer, or on another node"}})
 			return true
@@ -110,7 +114,7 @@ func (s *State) choose(ready []*GPU, r *Request) []*GPU {
 func (s *State) grant(r *Request, gpus []*GPU) {
 	s.SeatEpoch++
 	grant := &Grant{
-		SeatEpoch: s.SeatEpoch, RequestID: r.ID, Pod: r.Pod, Tenant: s.Pods[r.Pod].Tenant,
+		SeatEpoch: s.SeatEpoch, RequestID: r.ID, Pod: r.Pod, Tenant: s.payer(s.Pods[r.Pod].Tenant, r.Tenant),
 		LeaseEpoch: r.LeaseEpoch, AtMs: s.NowMs,
 	}
 	for _, g := range gpus {
@@ -160,6 +164,28 @@ func (s *State) account(nowMs int64) {
 			s.InfrastructureMs += passed
 		}
 	}
+}
+
+// payer is the name that is charged. Whoever made the pod has chosen the account, and nobody in the pod gets out of it: what the pod
+// says of a tenant only divides what its account is charged.
+func (s *State) payer(account, tenant string) string {
+	if tenant == "" {
+		return account
+	}
+	name := account + "/" + tenant
+	if _, known := s.SeatMs[name]; known {
+		return name
+	}
+	names := 0
+	for other := range s.SeatMs {
+		if strings.HasPrefix(other, account+"/") {
+			names++
+		}
+	}
+	if names >= MaxTenantsOfAccount {
+		return account + "/" + OtherTenant
+	}
+	return name
 }
 
 func (s *State) charge(tenant string, ms int64) {

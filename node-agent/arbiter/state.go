@@ -89,7 +89,7 @@ type Pod struct {
 	UID        PodUID `json:"uid"`
 	Namespace  string `json:"namespace"`
 	Name       string `json:"name"`
-	Tenant     string `json:"tenant"`
+	Tenant     string `json:"tenant"`           // the account that whoever made the pod has named: what it holds is charged to it
 	LeaseEpoch uint64 `json:"leaseEpoch"`       // the greatest it has named; older ones are refused
 	Banned     string `json:"banned,omitempty"` // it used a device without a grant
 	Lost       string `json:"lost,omitempty"`   // a device failed under LostEpoch
@@ -106,7 +106,7 @@ type Grant struct {
 	SeatEpoch  uint64   `json:"seatEpoch"`
 	RequestID  string   `json:"requestId"`
 	Pod        PodUID   `json:"pod"`
-	Tenant     string   `json:"tenant"`
+	Tenant     string   `json:"tenant"` // who is charged: the pod's account, or one of its tenants
 	LeaseEpoch uint64   `json:"leaseEpoch"`
 	UUIDs      []string `json:"uuids"`
 	AtMs       int64    `json:"atMs"`
@@ -117,6 +117,7 @@ type Grant struct {
 
 // Suspension of what ran under a grant.
 type Suspension struct {
+	Tenant    string    `json:"tenant,omitempty"` // of its grant
 	SeatEpoch uint64    `json:"seatEpoch"`
 	GrantedMs int64     `json:"grantedMs"`
 	UUIDs     []string  `json:"uuids"`
@@ -132,6 +133,7 @@ type Request struct {
 	LeaseEpoch uint64
 	Count      int
 	Priority   int
+	Tenant     string
 	Visible    []string // the GPUs whose device files the pod has: its seat set
 	DeadlineMs int64
 	arrivedMs  int64

@@ -159,7 +159,7 @@ func (s *State) admit(pod *Pod, e Requested) {
 	}
 	s.seq = max(s.seq, seq)
 	s.Queue = append(s.Queue, &Request{
-		ID: e.ID, Pod: e.Pod, LeaseEpoch: e.LeaseEpoch, Count: e.Count, Priority: e.Priority,
+		ID: e.ID, Pod: e.Pod, LeaseEpoch: e.LeaseEpoch, Count: e.Count, Priority: e.Priority, Tenant: e.Tenant,
 		Visible: slices.Clone(e.Visible), DeadlineMs: min(e.DeadlineMs, s.NowMs+MaxWaitMs),
 		arrivedMs: arrivedMs, seq: seq,
 	})

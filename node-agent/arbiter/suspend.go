@@ -18,7 +18,7 @@ func (s *State) suspending(e Suspending) {
 		return
 	}
 	if job == nil {
-		job = &Suspension{SeatEpoch: e.SeatEpoch, GrantedMs: grant.AtMs, UUIDs: slices.Clone(grant.UUIDs), AtMs: s.NowMs}
+		job = &Suspension{Tenant: grant.Tenant, SeatEpoch: e.SeatEpoch, GrantedMs: grant.AtMs, UUIDs: slices.Clone(grant.UUIDs), AtMs: s.NowMs}
 		pod.Suspended = job
 	}
 	if job.SeatEpoch != e.SeatEpoch {

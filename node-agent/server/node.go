@@ -92,7 +92,7 @@ func metrics(s agent.Status) string {
 			fmt.Fprintf(&out, "firepool_node_gpu_quarantined{uuid=%s,reason=%s} 1\n", label(g.UUID), label(g.Quarantine.Reason))
 		}
 	}
-	family("firepool_node_seat_seconds_total", "counter", "Time that a tenant held a GPU, with its hand-back.")
+	family("firepool_node_seat_seconds_total", "counter", "Time that a tenant held a GPU, with its hand-back: account, or account/tenant.")
 	for _, tenant := range slices.Sorted(maps.Keys(s.SeatMs)) {
 		fmt.Fprintf(&out, "firepool_node_seat_seconds_total{tenant=%s} %.3f\n", label(tenant), float64(s.SeatMs[tenant])/1000)
 	}

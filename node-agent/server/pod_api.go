@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
+	"unicode"
 
 	"firepool/node-agent/agent"
 	"firepool/node-agent/arbiter"
@@ -21,6 +23,8 @@ const (
 	maxBody = 16 << 10
 	// maxRequestID: a uuid and a counter, with room.
 	maxRequestID = 128
+	// maxTenant: as long as a broker lets one be.
+	maxTenant = 128
 )
 
 type seatRequest struct {
@@ -29,6 +33,7 @@ type seatRequest struct {
 	LeaseEpoch uint64 `json:"leaseEpoch"`
 	GPUs       int    `json:"gpus"`
 	Priority   int    `json:"priority"`
+	Tenant     string `json:"tenant"`
 	WaitMs     int64  `json:"waitMs"`
 }
 
@@ -47,6 +52,12 @@ type seatReleased struct {
 	V    int    `json:"v"`
 	Xids []int  `json:"xids"`
 	Lost string `json:"lost,omitempty"`
+}
+
+type seatEnded struct {
+	V      int    `json:"v"`
+	Lost   string `json:"lost,omitempty"`
+	Banned string `json:"banned,omitempty"`
 }
 
 type seatSuspended struct {
@@ -87,7 +98,7 @@ var statusOf = map[arbiter.Code]int{
 	arbiter.StaleLease: http.StatusConflict, arbiter.StaleSeat: http.StatusConflict, arbiter.HoldAndWait: http.StatusConflict,
 	arbiter.Superseded: http.StatusConflict, arbiter.QueueFull: http.StatusTooManyRequests,
 	arbiter.NotSuspended: http.StatusConflict, agent.CheckpointFailed: http.StatusInternalServerError,
-	arbiter.SeatUnavailable: http.StatusServiceUnavailable, ShuttingDown: http.StatusServiceUnavailable,
+	arbiter.SeatUnavailable: http.StatusServiceUnavailable, arbiter.SeatSetSick: http.StatusServiceUnavailable, ShuttingDown: http.StatusServiceUnavailable,
 }
 
 func (p *Pods) handler(identify func(r *http.Request) (caller, error)) http.Handler {
@@ -113,6 +124,14 @@ func (p *Pods) handler(identify func(r *http.Request) (caller, error)) http.Hand
 		}
 		done, err := p.Agent.Release(ctx, asks.pod, body.SeatEpoch)
 		return seatReleased{apiVersion, append([]int{}, done.Xids...), done.Lost}, err
+	})
+	handle("POST /v1/seats/ended", func(ctx context.Context, asks caller, r *http.Request) (any, error) {
+		var body seatRelease
+		if err := read(r, &body, func() int { return body.V }); err != nil {
+			return nil, err
+		}
+		ended, err := p.Agent.Ended(ctx, asks.pod, body.SeatEpoch)
+		return seatEnded{apiVersion, ended.Lost, ended.Banned}, err
 	})
 	handle("POST /v1/seats/suspend", func(ctx context.Context, asks caller, r *http.Request) (any, error) {
 		var body seatRelease
@@ -151,12 +170,15 @@ func (p *Pods) request(ctx context.Context, asks caller, r *http.Request) (any, 
 	if body.RequestID == "" || len(body.RequestID) > maxRequestID || body.WaitMs < 0 || body.WaitMs > arbiter.MaxWaitMs {
 		return nil, invalid(fmt.Sprintf("a request has a requestId of 1 to %d bytes and waitMs from 0 to %d", maxRequestID, arbiter.MaxWaitMs))
 	}
+	if len(body.Tenant) > maxTenant || strings.ContainsFunc(body.Tenant, unicode.IsControl) {
+		return nil, invalid(fmt.Sprintf("a tenant has at most %d bytes, and no control characters", maxTenant))
+	}
 	visible, err := p.Visible(asks.pid)
 	if err != nil {
 		return nil, arbiter.Problem{Code: arbiter.SeatUnavailable, Message: "the GPUs that the pod sees cannot be read: " + err.Error(), Remedy: "ask again"}
 	}
 	grant, err := p.Agent.Request(ctx, arbiter.Requested{
-		ID: body.RequestID, Pod: asks.pod, LeaseEpoch: body.LeaseEpoch, Count: body.GPUs, Priority: body.Priority, Visible: visible,
+		ID: body.RequestID, Pod: asks.pod, LeaseEpoch: body.LeaseEpoch, Count: body.GPUs, Priority: body.Priority, Tenant: body.Tenant, Visible: visible,
 	}, body.WaitMs)
 	return seatGrant{apiVersion, grant.SeatEpoch, grant.UUIDs}, err
 }

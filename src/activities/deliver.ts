@@ -92,10 +92,10 @@ export function createDeliver({ client, signer, backend }: DeliverDeps) {
 /** Makes a pod its grant's: what an older epoch still runs is ended. @returns the pod's use counter */
 export async function bind(
   { signer, backend }: Pick<DeliverDeps, 'signer' | 'backend'>,
-  { grant, owner }: Pick<Deliver, 'grant' | 'owner'>,
+  { grant, owner, tenant }: Pick<Deliver, 'grant' | 'owner' | 'tenant'>,
 ): Promise<number> {
   const runner = createRunnerClient(grant.address, () =>
-    signer(grant.pod, 'broker', grant.epoch, grant.leaseId),
+    signer(grant.pod, 'broker', grant.epoch, grant.leaseId, tenant),
   )
   const { epoch, leaseId, incarnation } = grant
   const { useSeq } = await runner.bind(

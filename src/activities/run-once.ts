@@ -188,11 +188,11 @@ function refusal(error: unknown, pool: string): Problem | null {
 async function bindUnlessBound(
   { client, signer, backend }: RunDeps & BindDeps,
   grant: Grant,
-  { caller, reuseTag }: RunOnceInput['request'],
+  { caller, reuseTag, tenant }: RunOnceInput['request'],
   again: boolean,
 ): Promise<void> {
   try {
-    await bind({ signer, backend }, { grant, owner: { caller, reuseTag } })
+    await bind({ signer, backend }, { grant, owner: { caller, reuseTag }, tenant })
   } catch (error) {
     if (again) return
     if (!(error instanceof FirepoolError || error instanceof RunnerUnreachable)) throw error

@@ -3,7 +3,7 @@ import { Context as Activity, activityInfo, type Context } from '@temporalio/act
 import type { Client } from '@temporalio/client'
 import { ApplicationFailure, CancelledFailure } from '@temporalio/common'
 import { type CheckedRun, checkRunInput } from '../contract/check-run.js'
-import { FirepoolError } from '../contract/errors.js'
+import { FirepoolError, SEAT_SET_SICK } from '../contract/errors.js'
 import { durationMs, type JobOutcome, type JobResult, problem, TIMEOUT } from '../contract/index.js'
 import type { Grant, Release } from '../contract/lease.js'
 import { poolWorkflowId, SIGNAL } from '../contract/names.js'
@@ -50,8 +50,11 @@ export async function runGranted(
     signer(grant.pod, 'lease', grant.epoch, grant.leaseId),
   )
   const outcome = await beating(Activity.current(), beat, attachJob(runner, input))
+  const sick = sickBy(outcome)
+  // Awaited: whoever acquires again must not get a pod with the same GPUs.
+  if (sick !== null) await beating(Activity.current(), beat, tellSick(client, grant, sick))
   // Not awaited: the result need not wait for the pool to hear of it, and reconcile finds a release that was lost.
-  if (input.releaseAfter) void endLease(client, runner, input)
+  else if (input.releaseAfter) void endLease(client, runner, input)
   if (outcome.kind === 'result') return outcome.result
   if (outcome.problem.code === 'Cancelled') throw new CancelledFailure(outcome.problem.message)
   throw activityFailure(outcome.problem)
@@ -159,6 +162,21 @@ async function endLease(
     () => false,
   )
   await sendRelease(client, grant, { clean, retire: releaseAfter === 'retire' })
+}
+
+/** Why no job gets its GPUs in the seat set of the pod; null when this outcome does not say so. */
+function sickBy(outcome: JobOutcome): string | null {
+  if (outcome.kind !== 'problem') return null
+  const { code, details, message } = outcome.problem
+  if (code !== 'LeaseRevoked' || details?.reason !== SEAT_SET_SICK) return null
+  return String(details.said ?? message)
+}
+
+/** Gives the pod back, which ends by itself. A pool that cannot be told learns it from that end. */
+async function tellSick(client: Client, grant: Grant, sick: string): Promise<void> {
+  await client.withDeadline(Date.now() + CONTROL_MS, () =>
+    sendRelease(client, grant, { clean: true, retire: true, sick }),
+  )
 }
 
 /** Tells the pool what became of a lease. If it cannot be told, the close of the lease's workflow is found by reconcile. */

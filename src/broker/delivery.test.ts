@@ -29,6 +29,19 @@ describe('a grant to a sender that waits for the answer', () => {
   })
 })
 
+it('a grant says whose its tenant is, since version 4 of the core', () => {
+  for (const [coreVersion, tenant] of [
+    [4, 'team-a'],
+    [3, undefined],
+  ] as const) {
+    const w = makeWorld({ coreVersion })
+    w.request({ tenant: 'team-a' })
+    w.request({ caller: 'bob' })
+    w.advance(5_000)
+    expect(w.effectsOf('deliver').map((effect) => effect.tenant)).toEqual([tenant, undefined])
+  }
+})
+
 describe('the page of a lease', () => {
   it('names the pod once the lease is held for a while, and once only', () => {
     const w = makeWorld()

@@ -47,6 +47,8 @@ export interface DeliverEffect extends EffectBase {
   kind: 'deliver'
   grant: Grant
   owner: Owner
+  /** whom the pod's node charges its seats to; absent: nobody by name, or before version 4 of the core */
+  tenant?: string
   holder: Holder
   replyTo: 'signal' | 'token'
   token: string | null

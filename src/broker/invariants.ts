@@ -11,6 +11,7 @@ import { isStopped } from './policy/rollout.js'
 import { ruleOf } from './policy/seat-rule.js'
 import { seatsHeld, seatsTaken, setsAllowed, setsKept } from './policy/seat-sets.js'
 import { podsAllowed } from './policy/shares.js'
+import { isSick } from './policy/sick-sets.js'
 import type { GrantedLease, Pod, PoolState, WaitingLease } from './state.js'
 
 export { checkIndex } from './index-check.js'
@@ -177,7 +178,29 @@ function withinSeatSets(seen: Seen, memory: Memory): string[] {
     if (!rule.shared && strangers.length > 0)
       broken.push(`${what} for tenant ${pod.tenant}, beside tenant ${strangers[0]!.tenant}`)
   }
-  return broken
+  return [...broken, ...keepsOffSickSets(seen, memory)]
+}
+
+/** A set that is sick gets no pods and no callers, and whatever nobody holds there goes. */
+function keepsOffSickSets(seen: Seen, memory: Memory): string[] {
+  const { state, effects, now } = seen
+  if (state.sick.size === 0 || mayBeLate(seen, memory)) return []
+  const at = Math.max(now, state.lastStepAt)
+  const isOnSick = ({ set }: { set: number | null }) => set !== null && isSick(state, set, at)
+  const granted = newGrants(seen, memory).filter(({ pod }) => isOnSick(pod))
+  const stay = [...state.pods.values()].filter(
+    (pod) => ['starting', 'standby', 'idle'].includes(pod.kind) && isOnSick(pod),
+  )
+  const made = effects.filter(
+    (e) => e.kind === 'create' && e.attempt === 1 && isOnSick({ set: e.order.seatSet?.index ?? null }),
+  )
+  return [
+    ...granted.map(
+      ({ lease, pod }) => `lease ${lease.request.leaseId} got a pod in set ${pod.set}, which is sick`,
+    ),
+    ...stay.map((pod) => `pod ${pod.pod} is ${pod.kind} in set ${pod.set}, which is sick`),
+    ...made.map(({ id }) => `effect ${id} makes a pod in a set that is sick`),
+  ]
 }
 
 function withinBudget({ state, now }: Seen, memory: Memory): string[] {

@@ -1,4 +1,4 @@
-import { type Problem, problem } from '../contract/errors.js'
+import { type Problem, problem, SEAT_SET_SICK } from '../contract/errors.js'
 import type { Grant, HitClass, LeaseEndReason, LeaseRequest, Release } from '../contract/lease.js'
 import { LIMIT, TIMEOUT } from '../contract/limits.js'
 import { poolOfShard } from '../contract/shards.js'
@@ -15,6 +15,7 @@ import {
 } from './policy/admission.js'
 import { firstKeepAliveDeadline, idleDeadline, isStale } from './policy/keep-alive.js'
 import { hasWarmPod } from './policy/placement.js'
+import { setIsSick } from './sick-sets.js'
 import { leaseBytes, tokenBytes } from './size.js'
 import type { GrantedLease, Lease, Pod, PoolState, WaitingLease } from './state.js'
 import { assert, issue, type Turn, wakeAt } from './turn.js'
@@ -157,6 +158,7 @@ export function deliver(turn: Turn, lease: GrantedLease): void {
     kind: 'deliver',
     grant: grantOf(state, lease),
     owner: { caller: asked.caller, reuseTag: asked.reuseTag },
+    ...(state.coreVersion >= 4 && asked.tenant !== '' ? { tenant: asked.tenant } : {}),
     holder: asked.holder,
     replyTo: asked.replyTo,
     token: lease.token,
@@ -251,6 +253,7 @@ export function release(turn: Turn, said: Release): void {
   if (lease.kind === 'granted') {
     const named = said.pod !== undefined || said.epoch !== undefined
     if (named && (said.pod !== lease.pod || said.epoch !== lease.epoch)) return
+    if (said.sick !== undefined) setIsSick(turn, state.pods.get(lease.pod)!, SEAT_SET_SICK, said.sick)
   }
   endLease(turn, said.leaseId, 'released', { clean: said.clean === true, retire: said.retire === true })
 }

@@ -1,8 +1,8 @@
-import { problem } from '../contract/errors.js'
+import { type Problem, problem } from '../contract/errors.js'
 import { LIMIT, TIMEOUT } from '../contract/limits.js'
 import { endLease } from './leases.js'
 import { movePod, removePod } from './pods.js'
-import { breakerRefusal } from './policy/admission.js'
+import { breakerRefusal, sickRefusal } from './policy/admission.js'
 import { breakerOf } from './policy/rollout.js'
 import type { Pod } from './state.js'
 import { type Turn, wakeAt } from './turn.js'
@@ -51,9 +51,17 @@ export function startFailed(turn: Turn, pod: Pod, reason: string, message: strin
   }
   if (gone) movePod(turn, pod, 'gone')
   else removePod(turn, pod)
-  const refusal = breakerRefusal(state, now)
+  refuseAll(turn, breakerRefusal(state, now))
+}
+
+/** While no seat set is well nobody can be served, as while pods do not start: whoever waits may do better elsewhere. */
+export function refuseWhileSick(turn: Turn): void {
+  refuseAll(turn, sickRefusal(turn.state, turn.now))
+}
+
+/** Ends all that wait for a pod. */
+function refuseAll(turn: Turn, refusal: Problem | null): void {
   if (refusal === null) return
-  for (const leaseId of [...state.index.claims]) {
+  for (const leaseId of [...turn.state.index.claims])
     endLease(turn, leaseId, 'failed', { problem: refusal, notify: true })
-  }
 }

@@ -1,9 +1,10 @@
 import type { ObservedPod } from '../contract/backend.js'
 import type { PoolEvent } from './event.js'
 import { losePod, startFailed } from './losses.js'
-import { acknowledge, movePod, podReady } from './pods.js'
+import { acknowledge, movePod, podReady, retirePod } from './pods.js'
+import { setIsSick } from './sick-sets.js'
 import type { Pod } from './state.js'
-import { issue, type Turn, wakeAt } from './turn.js'
+import { issue, type Turn } from './turn.js'
 
 /** A scheduler names every node that it refused. */
 const NOTE_CHARS = 300
@@ -31,7 +32,8 @@ function observePod(turn: Turn, seen: ObservedPod): void {
   if (seen.phase !== 'gone') acknowledge(turn, pod)
   if (seen.phase === 'ready') {
     ready(turn, pod, seen.address ?? '', seen.incarnation ?? '')
-    retire(turn, pod, seen)
+    if (seen.retire !== undefined)
+      retirePod(turn, pod, { reason: seen.retire, message: (seen.message ?? '').slice(0, NOTE_CHARS) })
     return
   }
   if (seen.phase === 'starting') {
@@ -40,6 +42,8 @@ function observePod(turn: Turn, seen: ObservedPod): void {
   }
   const gone = seen.phase === 'gone'
   const reason = seen.reason ?? (gone ? 'Deleted' : 'Failed')
+  // One that was to go already, perhaps for this very reason, says nothing new.
+  if (pod.oldAt > turn.now) setIsSick(turn, pod, reason, seen.message ?? '')
   if (pod.kind === 'deleting') {
     if (gone) movePod(turn, pod, 'gone')
     return
@@ -54,14 +58,6 @@ function noteStart(pod: Pod, { reason, message }: ObservedPod): void {
   if (pod.kind !== 'starting') return
   if (reason === undefined) delete pod.note
   else pod.note = { reason, message: (message ?? '').slice(0, NOTE_CHARS) }
-}
-
-/** It serves its lease, but nothing after it: as one that is too old. */
-function retire(turn: Turn, pod: Pod, seen: ObservedPod): void {
-  if (seen.retire === undefined || pod.kind === 'deleting' || pod.oldAt <= turn.now) return
-  pod.note = { reason: seen.retire, message: (seen.message ?? '').slice(0, NOTE_CHARS) }
-  pod.oldAt = turn.now
-  wakeAt(turn, turn.now, 'lifetime', pod.pod)
 }
 
 function ready(turn: Turn, pod: Pod, address: string, incarnation: string): void {

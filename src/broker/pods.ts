@@ -79,6 +79,14 @@ export function movePod(turn: Turn, pod: Pod, event: PodEvent, change: Partial<P
   if (pod.kind === 'idle') turn.newIdle.push(pod.pod)
 }
 
+/** It serves its lease, but nothing after it: as one that is too old. */
+export function retirePod(turn: Turn, pod: Pod, why: { reason: string; message: string }): void {
+  if (pod.kind === 'deleting' || pod.oldAt <= turn.now) return
+  pod.note = why
+  pod.oldAt = turn.now
+  wakeAt(turn, turn.now, 'lifetime', pod.pod)
+}
+
 export function setKeepAlive(turn: Turn, pod: Pod, at: number): void {
   pod.keepAliveAt = at
   wakeAt(turn, at, 'keepAlive', pod.pod)

@@ -106,6 +106,9 @@ export interface Snapshot {
   breaker: Breaker
   counters: Counters
   poison: PoolState['poison']
+  /** not there when no set is sick, nor in states of earlier releases */
+  sick?: [set: number, until: number, pauseMs: number][]
+  sickWhy?: string
   /** of a head: index, what is known of it, and the routes */
   shards?: [index: number, record: ShardRecord][]
   routes?: number
@@ -141,6 +144,12 @@ export function snapshot(state: PoolState): Snapshot {
     breaker: state.breaker,
     counters: state.counters,
     poison: state.poison,
+    ...(state.sick.size > 0
+      ? {
+          sick: [...state.sick].map(([set, { until, pauseMs }]) => [set, until, pauseMs]),
+          sickWhy: state.sickWhy,
+        }
+      : {}),
     ...(state.shards.size > 0 ? { shards: [...state.shards], routes: state.routes } : {}),
     ...(state.shard ? { shard: state.shard } : {}),
   })
@@ -193,6 +202,8 @@ export function restore(
     breaker: from.breaker,
     counters: from.counters,
     poison: from.poison,
+    sick: new Map((from.sick ?? []).map(([set, until, pauseMs]) => [set, { until, pauseMs }])),
+    sickWhy: from.sickWhy ?? '',
     shards: new Map(from.shards ?? []),
     routes: from.routes ?? 1,
     shard: from.shard ?? null,
@@ -247,6 +258,8 @@ export function rebuildIndex(state: PoolState, places: Map<string, number>): voi
   if (state.fleet) plan(state.fleet.expiresAt, 'pool', 'fleet')
   for (const breaker of [state.breaker, state.rollout?.template?.breaker])
     if (breaker?.openUntil != null) plan(breaker.openUntil, 'pool', 'breaker')
+  for (const { until, pauseMs } of state.sick.values())
+    for (const at of [until, until + pauseMs]) plan(at, 'pool', 'sick')
   if (state.shrinkAt > 0) plan(state.shrinkAt, 'pool', 'shrink')
   plan(state.lastStepAt + TIMEOUT.effectRetryMs, 'pool', 'restored')
 }

@@ -6,10 +6,10 @@ import { Index } from './index-of-state.js'
 import type { PodKind } from './transitions.js'
 
 /**
- * Version of `step`'s behaviour. A run keeps its version and moves on only at continue-as-new. Version 3 places pods on seat sets;
- * version 2 rolls a new template step by step; version 1 deleted all unused pods of the earlier one at once.
+ * Version of `step`'s behaviour. A run keeps its version and moves on only at continue-as-new. Version 4 keeps off seat
+ * sets that are sick; version 3 places pods on seat sets; version 2 rolls a new template step by step; version 1 deleted all unused pods of the earlier one at once.
  */
-export const CORE_VERSION = 3
+export const CORE_VERSION = 4
 /** The oldest version that this code still has: runs of releases before go on under it. */
 export const OLDEST_CORE_VERSION = 1
 
@@ -129,6 +129,14 @@ export interface ShardPlace {
   cap: ShardCap
 }
 
+/** A seat set on which no job got its GPUs. */
+export interface SickSet {
+  /** it has no new pods until then */
+  until: number
+  /** for how long that was; when it is told again within as long after it, it is twice as long */
+  pauseMs: number
+}
+
 export type Mode = 'running' | 'paused' | 'draining' | 'deleting'
 
 /**
@@ -171,6 +179,10 @@ export interface PoolState {
   breaker: Breaker
   counters: Counters
   poison: { count: number; last: string | null }
+  /** by their numbers; none before version 4 */
+  sick: Map<number, SickSet>
+  /** what was said of the last one */
+  sickWhy: string
   /** of a head: the other shards that there are, by their index */
   shards: Map<number, ShardRecord>
   /** of a head: requests are routed over so many shards */
@@ -225,6 +237,8 @@ export function createState(
       heldPodMs: 0,
     },
     poison: { count: 0, last: null },
+    sick: new Map(),
+    sickWhy: '',
     shards: new Map(),
     routes: 1,
     shard: null,

@@ -20,6 +20,7 @@ import { earlierPods, isStopped } from './policy/rollout.js'
 import { ruleOf } from './policy/seat-rule.js'
 import { seatsHeld, setsAllowed } from './policy/seat-sets.js'
 import { ownShare, shardCount } from './policy/shares.js'
+import { sickSets } from './policy/sick-sets.js'
 import { startNotes } from './starting.js'
 import type { Lease, PoolState } from './state.js'
 import type { PodKind } from './transitions.js'
@@ -90,6 +91,7 @@ function seatSetsOf(state: PoolState, now: number): Pick<PoolStatus, 'seatSets'>
   const rule = ruleOf(state)
   if (!rule) return {}
   const rows = [...state.index.sets].sort(([a], [b]) => a - b).slice(0, STATUS_SETS)
+  const sick = sickSets(state, now)
   return {
     seatSets: {
       seats: rule.seats,
@@ -101,6 +103,7 @@ function seatSetsOf(state: PoolState, now: number): Pick<PoolStatus, 'seatSets'>
         spare,
         tenants: [...tenants.keys()].slice(0, STATUS_TENANTS),
       })),
+      ...(sick.length > 0 ? { sick: { sets: sick.slice(0, STATUS_SETS), why: state.sickWhy } } : {}),
     },
   }
 }

@@ -16,7 +16,7 @@ import {
   request,
   requestExpired,
 } from './leases.js'
-import { startFailed } from './losses.js'
+import { refuseWhileSick, startFailed } from './losses.js'
 import { observed } from './observe.js'
 import { drainPod, removePod, setKeepAlive, unreserve } from './pods.js'
 import { budgetShare, ownBudget } from './policy/budget.js'
@@ -28,6 +28,7 @@ import { placesLeft, setsKept } from './policy/seat-sets.js'
 import { changeTemplate, createPods, roll } from './rollout.js'
 import { retryEffect, settle } from './settle.js'
 import { isNews, leave, tellShards } from './shards.js'
+import { forgetSick } from './sick-sets.js'
 import type { GrantedLease, Pod, PoolState } from './state.js'
 import { assert, issue, type Turn, wakeAt } from './turn.js'
 
@@ -208,6 +209,7 @@ function shed(turn: Turn): void {
 }
 
 function expire(turn: Turn): void {
+  forgetSick(turn)
   const { deadlines } = turn.state.index
   turn.state.firedAt = turn.now
   for (;;) {
@@ -329,6 +331,7 @@ function serve(turn: Turn): void {
     if (lease) grant(turn, lease, pod, 'warm')
   }
   serveQueue(turn)
+  refuseWhileSick(turn)
 }
 
 /** Standbys go to the queue in its order, as far as the budget lets pods belong to callers (I4). */

@@ -121,7 +121,7 @@ function shardFacts({ shards }: PoolStatus): [string, string][] {
 /** A line for each seat set that has pods; none for a pool without. */
 function seatSetFacts({ seatSets }: PoolStatus): [string, string][] {
   if (!seatSets) return []
-  const { seats, pods, allowed, rows } = seatSets
+  const { seats, pods, allowed, rows, sick } = seatSets
   const lines = rows.map(({ set, callers, spare, tenants }) => {
     const whose = tenants.filter((tenant) => tenant !== '').join(', ')
     const of = whose === '' ? '' : ` of ${whose}`
@@ -131,6 +131,7 @@ function seatSetFacts({ seatSets }: PoolStatus): [string, string][] {
   return [
     ['seat sets', `${allowed} in the budget, ${rule}`],
     ...lines.map((line): [string, string] => ['', line]),
+    ...(sick ? [['', `sick: ${sick.sets.join(', ')}; ${sick.why}`] as [string, string]] : []),
   ]
 }
 

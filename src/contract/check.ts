@@ -286,6 +286,7 @@ export function checkRelease(value: unknown): Checked<Release> {
       ...(epoch !== undefined ? { epoch: epoch as number } : {}),
       clean: clean === true,
       retire: value.retire === true,
+      ...(typeof value.sick === 'string' ? { sick: value.sick } : {}),
     },
   }
 }

@@ -42,6 +42,12 @@ export function isErrorCode(value: unknown): value is ErrorCode {
   return typeof value === 'string' && Object.hasOwn(ORIGIN_OF, value)
 }
 
+/** Reason of a pod's end, and of failures: its seat set has too few GPUs that are well, and waiting does not help. The node agent's code. */
+export const SEAT_SET_SICK = 'SeatSetSick'
+
+/** Reason of a pod's end, and of PodLost: a GPU failed under its lease. */
+export const SEAT_LOST = 'SeatLost'
+
 /** A Problem as an Error, for code outside of workflows (runner, CLI, backends). */
 export class FirepoolError extends Error {
   readonly problem: Problem

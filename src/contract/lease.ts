@@ -65,6 +65,8 @@ export interface Release {
   clean?: boolean
   /** do not keep the pod warm: nobody will come back for it, or it does not answer */
   retire?: boolean
+  /** no job gets its GPUs in the pod's seat set, and why: the pod goes, and the set has no new ones for a while */
+  sick?: string
 }
 
 /** Signal `firepool.renew`: the pin of this lease counts from now on again, as if a job had ended. */

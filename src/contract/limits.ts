@@ -77,6 +77,11 @@ export const TIMEOUT = {
    * keep-alive, since one of hours would keep the earlier template in use for hours
    */
   rollIdleMs: 60 * SECOND,
+  /**
+   * a seat set on which no job got its GPUs has no new pods for so long, twice as long each time that it is told again, up to
+   * breakerMaxMs: by then its pods are gone, so that its claim may get other GPUs, and a GPU that was slow to be given back is well
+   */
+  sickSetMs: 15 * SECOND,
   /** a failed effect is tried again after this */
   effectRetryMs: 1 * SECOND,
   /** a drain that found the pod unreachable is asked again after this */

@@ -179,6 +179,13 @@ export interface SeatSetsStatus {
     /** of those callers, the first 8 */
     tenants: string[]
   }[]
+  /** sets on which no job got its GPUs: they have no new pods for a while; absent when there are none */
+  sick?: {
+    /** the first 64 */
+    sets: number[]
+    /** what was said of the last of them */
+    why: string
+  }
 }
 
 /** A change of template under way. */

@@ -147,6 +147,8 @@ export interface TokenClaims {
   scope: 'broker' | 'lease'
   epoch: number
   leaseId: string
+  /** of a bind: whom the pod's node charges the seats of the epoch to; absent: nobody by name */
+  tenant?: string
   /** ms since the epoch */
   expiresAtMs: number
 }

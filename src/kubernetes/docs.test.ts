@@ -9,7 +9,7 @@ const text = readFileSync(new URL('../../docs/kubernetes.md', import.meta.url), 
 
 /** Texts of this form that are no reasons: of the API server's, of conditions, kinds and errors. */
 const OTHERS =
-  /^(AlreadyExists|Conflict|Expired|Gone|Unknown|Completed|Error|Failed|Succeeded|Pending|Running|True|False|Ready|Never|Strict|Background|Accept|Authorization|PodScheduled|DisruptionTarget|RollingUpdate|RuntimeDefault|FallbackToLogsOnError|IfNotPresent|Namespaced?|Pod|ConfigMap|DaemonSet|ResourceClaim|ResourceClaimTemplate|ExactCount|TokenReview|TimeoutError|AbortError|KubeError|KubernetesSettingsError|PreemptionByScheduler|CreateFailed)$/
+  /^(AlreadyExists|Conflict|Expired|Gone|Unknown|Completed|Error|Failed|Succeeded|Pending|Running|True|False|Ready|Never|Strict|Background|Accept|Authorization|PodScheduled|DisruptionTarget|PodReadyToStartContainers|RollingUpdate|RuntimeDefault|FallbackToLogsOnError|IfNotPresent|Namespaced?|Pod|ConfigMap|DaemonSet|ResourceClaim|ResourceClaimTemplate|ExactCount|TokenReview|TimeoutError|AbortError|KubeError|KubernetesSettingsError|PreemptionByScheduler|CreateFailed)$/
 
 test('every reason, with a meaning', () => {
   const rows = [...text.matchAll(/^\| (`[^|]+) \| ([^|]+) \| ([^|]+) \|$/gm)].filter(([, first]) =>

@@ -20,6 +20,8 @@ export const ANNOTATION = {
   /** the pod's whole name in Firepool */
   pod: `${LABEL_PREFIX}pod`,
   startTimeoutMs: `${LABEL_PREFIX}start-timeout-ms`,
+  /** of a pod with the node agent's volume: its name */
+  seatVolume: `${LABEL_PREFIX}seat-volume`,
   /** written once for each lease */
   lease: `${LABEL_PREFIX}lease`,
   epoch: `${LABEL_PREFIX}epoch`,

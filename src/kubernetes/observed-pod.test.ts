@@ -47,6 +47,18 @@ test('a pod knows its name, pool and generation; one without them is nobody', ()
 })
 
 describe('starting', () => {
+  test('a node without the node agent is named at once, with what to do, and as the reason of its failure', () => {
+    const pending = pod({ phase: 'Pending' })
+    const seatMount =
+      'MountVolume.SetUp failed for volume "firepool-seat" : driver name node.firepool.dev not found'
+    const waits = see(pending, { seatMount })
+    expect(waits).toMatchObject({ phase: 'starting', reason: 'NodeAgentMissing' })
+    expect(waits.message).toMatch(
+      /^node n1 cannot .*install the node agent on the GPU nodes.*driver name node\.firepool\.dev not found$/,
+    )
+    expect(see(pending, { seatMount }, 61_000)).toMatchObject({ phase: 'failed', reason: 'NodeAgentMissing' })
+  })
+
   test('with nothing to say', () => {
     expect(see(pod({ phase: 'Pending' }))).toEqual({ ...NAMES, phase: 'starting' })
     // Ready for the kubelet, but this worker has not asked the runner who it is.

@@ -1,6 +1,7 @@
 import { CONTRACT_VERSION, type ObservedPod, type RunnerFailed } from '../contract/index.js'
 import { ANNOTATION, LABEL } from './names.js'
 import { type ContainerStatus, conditionOf, type Node, type Pod } from './objects.js'
+import { INSTALL_AGENT } from './shares/installed.js'
 
 /** What is known of a pod's node. `unknown`: this worker may not look at nodes, or has not yet. */
 export type NodeState = 'fine' | 'cordoned' | 'notReady' | 'lost' | 'unknown'
@@ -18,6 +19,8 @@ export interface Facts {
   serverNowMs: number
   /** the end of the runner's log, when it was read for this failure */
   log: string | undefined
+  /** why its node cannot mount the node agent's volume, in the kubelet's words */
+  seatMount?: string | undefined
 }
 
 /** What a kubelet says of a container that will not start by waiting alone. It may try for ever; the pool's breaker does that better. */
@@ -195,7 +198,7 @@ function alive(pod: Pod, facts: Facts): Verdict {
     if (!isReady) return { ...ready, retire: 'NotReady', message: 'its readiness probe fails' }
     return ready
   }
-  const waits = waitOf(pod, isReady ? identity : undefined)
+  const waits = waitOf(pod, isReady ? identity : undefined, facts.seatMount)
   const timeoutMs = Number(pod.metadata.annotations?.[ANNOTATION.startTimeoutMs])
   const ageMs = facts.serverNowMs - Date.parse(pod.metadata.creationTimestamp ?? '')
   if (ageMs > timeoutMs)
@@ -207,13 +210,22 @@ function alive(pod: Pod, facts: Facts): Verdict {
 }
 
 /** What a pod that is not ready waits for, when it is more than time. */
-function waitOf(pod: Pod, identity: Identity | undefined): { reason: string; message: string } | undefined {
+function waitOf(
+  pod: Pod,
+  identity: Identity | undefined,
+  seatMount: string | undefined,
+): { reason: string; message: string } | undefined {
   const scheduled = conditionOf(pod, 'PodScheduled')
   if (scheduled?.status === 'False' && scheduled.reason) {
     const gates = pod.spec.schedulingGates?.map(({ name }) => name).join(', ')
     const message = scheduled.message || (gates ? `gated by ${gates}` : scheduled.reason)
     return { reason: scheduled.reason, message }
   }
+  if (seatMount !== undefined)
+    return {
+      reason: 'NodeAgentMissing',
+      message: `node ${pod.spec.nodeName} cannot give it the node agent's volume; ${INSTALL_AGENT}, or look why the agent there does not run. The kubelet said: ${seatMount}`,
+    }
   if (identity?.kind === 'silent')
     return {
       reason: 'RunnerUnreachable',

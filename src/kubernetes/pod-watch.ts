@@ -9,6 +9,7 @@ import type { Node, ObjectMeta, Pod } from './objects.js'
 import { type NodeState, nodeState, observedPod, ownNames, wantsLog } from './observed-pod.js'
 import { ReadyProbe } from './ready-probe.js'
 import { corePath, type Requests } from './requests.js'
+import { SeatMounts } from './shares/seat-mounts.js'
 
 /** Twice as long as a quiet watch is believed: by then it has been listed anew, or the API server does not answer. */
 const STALE_MS = 60_000
@@ -52,6 +53,7 @@ export class PodWatch {
   readonly #goneNodes = new Set<string>()
   readonly #probe: ReadyProbe
   readonly #logs: FailedLogs
+  readonly #mounts: SeatMounts
   readonly #requests: Requests
   readonly #log: (line: string) => void
   readonly #watches = new Set<Watch>()
@@ -67,6 +69,7 @@ export class PodWatch {
     this.#log = options.log
     this.#probe = new ReadyProbe((uid) => this.#look(uid), options.askRunner)
     this.#logs = new FailedLogs(requests, (uid) => this.#look(uid))
+    this.#mounts = new SeatMounts(requests, (uid) => this.#look(uid))
     const shared = { ...options.timing, log: options.log }
     for (const namespace of options.namespaces) {
       const list = new ListWatch<Pod>(
@@ -184,10 +187,12 @@ export class PodWatch {
   observe(pod: Pod, withLog = true): ObservedPod | undefined {
     const names = ownNames(pod)
     if (names === undefined) return undefined
+    const serverNowMs = this.#requests.serverNowMs()
     const facts = {
       node: this.nodeOf(pod),
       identity: this.#probe.identityOf(pod),
-      serverNowMs: this.#requests.serverNowMs(),
+      serverNowMs,
+      seatMount: this.#mounts.of(pod, serverNowMs),
       log: withLog && wantsLog(pod) ? this.#logs.of(pod) : undefined,
     }
     return observedPod(pod, names, facts)

@@ -83,11 +83,14 @@ export class RunnerApp {
   #files = 0
   /** the newest epoch that onBound has saved */
   #savedEpoch = 0
+  /** why no job can be run here any more, when that was said by no job */
+  #useless: { reason: string; message: string } | null = null
 
   constructor(options: RunnerOptions) {
     this.#options = options
     const { pod, incarnation } = options.place
     this.#verify = createVerifier(options.brokerKey, pod)
+    options.place.seats?.onUseless?.((reason, message) => this.#becameUseless({ reason, message }))
     this.fence = new Fence({
       incarnation,
       nowMs: performance.now(),
@@ -225,12 +228,20 @@ export class RunnerApp {
   #finished(jobId: string, outcome: JobOutcome): void {
     const body = JSON.stringify({ v: 1, outcome })
     this.#process = null
-    const useless = uselessBy(outcome)
+    const useless = uselessBy(outcome) ?? this.#useless
     if (useless !== null) this.#answerEnded(this.fence.close().ended)
     const { start } = this.fence.finish(jobId, outcome, 2 * body.length, performance.now())
     this.#answerAttached(jobId, body)
     if (start !== null) this.#start(start)
     if (useless !== null) this.#options.onUseless?.(useless.reason, useless.message)
+  }
+
+  /** Said while no job runs, or by its end. */
+  #becameUseless(why: { reason: string; message: string }): void {
+    this.#useless ??= why
+    if (this.#process !== null) return
+    this.#answerEnded(this.fence.close().ended)
+    this.#options.onUseless?.(this.#useless.reason, this.#useless.message)
   }
 
   #answerAttached(jobId: string, body: string): void {
@@ -274,7 +285,7 @@ export class RunnerApp {
     reply(res, 200, {})
   }
 
-  #postBind({ res }: Call, body: unknown): void {
+  #postBind({ res, claims }: Call, body: unknown): void {
     const request = bindRequest(body)
     const decision = this.fence.bind(request, performance.now())
     this.#answerEnded(decision.ended)
@@ -282,6 +293,7 @@ export class RunnerApp {
       replyProblem(res, decision.problem)
       return
     }
+    this.#options.place.seats?.bound?.(request.epoch, claims.tenant ?? '')
     if (request.epoch > this.#savedEpoch) {
       // A throw here fails the call, and the broker's next try comes here again.
       this.#options.onBound?.(request.epoch, request.ownerHash)

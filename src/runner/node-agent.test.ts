@@ -3,7 +3,7 @@ import { createServer, type Server, type ServerResponse } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
-import { jobDigest } from './client.js'
+import { createRunnerClient, jobDigest } from './client.js'
 import { type NodeAgentOptions, NodeAgentSeats } from './node-agent.js'
 import { markedPids } from './process-tree.js'
 import { seatSettings } from './seat.js'
@@ -249,6 +249,7 @@ function honest(agent: ScriptedAgent): void {
 describe('a seat that is held between jobs', () => {
   const LEAVE =
     "setsid sh -c ': > left; exec sleep 600' >/dev/null 2>&1 & until [ -e left ]; do sleep 0.01; done"
+  const asks = () => agent.asked.filter(({ path }) => path === '/v1/seats')
   const held = (world: World) => markedPids({ env: { FIREPOOL_POD: world.pod } }).length
   /** When each seat was given back: how many processes of the pod there were. */
   function processesAtRelease(world: World): number[] {
@@ -267,7 +268,7 @@ describe('a seat that is held between jobs', () => {
     await world.run({ ...SHOW, device: 'none' })
     expect(agent.asked).toEqual([])
     for (let job = 0; job < 3; job++) expect(resultOf(await world.run(SHOW)).stdout).toBe('gpu=GPU-a\n')
-    expect(new Set(agent.asked.map(({ body }) => body.requestId)).size).toBe(1)
+    expect(new Set(asks().map(({ body }) => body.requestId)).size).toBe(1)
     expect(agent.released()).toEqual([])
   })
 
@@ -308,7 +309,7 @@ describe('a seat that is held between jobs', () => {
     await waitUntil('it is given back', () => agent.released().length > 0)
     expect(found).toEqual([0])
     expect(resultOf(await world.run(SHOW)).stdout).toBe('gpu=GPU-a\n')
-    expect(agent.asked.at(-1)?.body.leaseEpoch).toBe(8)
+    expect(asks().at(-1)?.body.leaseEpoch).toBe(8)
     expect(agent.released()).toEqual([1])
   })
 
@@ -352,6 +353,85 @@ describe('a seat that is held between jobs', () => {
   })
 })
 
+describe('a seat that is kept and lost', () => {
+  /** Answers as an honest agent, and says when it is told to how the seat has ended. */
+  async function keeper() {
+    honest(agent)
+    const { answer } = agent
+    const waiting: Asked[] = []
+    agent.answer = (asked) => (asked.path === '/v1/seats/ended' ? void waiting.push(asked) : answer(asked))
+    const useless: string[] = []
+    const seats = new NodeAgentSeats({
+      ...{ socket: agent.socket, gpus: 1, idle: 'hold', incarnation: 'inc', log: () => {} },
+    })
+    const world = await makeWorld({ seats, onUseless: (...why) => useless.push(why.join(': ')) })
+    worlds.push(world)
+    await world.bind(7)
+    return { world, useless, waiting }
+  }
+  const LOST = { v: 1, lost: 'GPU GPU-a failed: XID 79' }
+
+  test('between jobs is heard of at once: the pod takes no job any more and ends by that name', async () => {
+    const { world, useless, waiting } = await keeper()
+    await world.run(SHOW)
+    await world.run(SHOW)
+    const asked = await waitUntil('it waits for the end of its seat', () => waiting[0])
+    expect(waiting.map(({ body }) => body)).toEqual([{ v: 1, seatEpoch: 1 }])
+    say(asked.res, 200, LOST)
+    await waitUntil('it is of no use', () => useless.length > 0)
+    expect(useless).toEqual(['SeatLost: GPU GPU-a failed: XID 79'])
+    expect((await refusalOf(world.run(SHOW))).code).toBe('LeaseRevoked')
+  })
+
+  test('under a job makes it PodLost, whatever it ended with', async () => {
+    const { world, useless, waiting } = await keeper()
+    const job = world.run({ command: 'touch began; until [ -e go ]; do sleep 0.02; done' })
+    const asked = await waitUntil('it waits for the end of its seat', () => waiting[0])
+    await waitUntil('it runs', () => existsSync(join(world.folders.work, 'began')))
+    say(asked.res, 200, LOST)
+    await waitUntil('it was heard', () => asked.closed)
+    expect(useless).toEqual([])
+    await world.lease(7).putFile('go', Buffer.alloc(0))
+    expect(problemOf(await job)).toMatchObject({ code: 'PodLost', details: { reason: 'SeatLost' } })
+    expect(useless.join()).toContain('XID 79')
+  })
+
+  test('by a ban ends the pod by that name', async () => {
+    const { world, useless, waiting } = await keeper()
+    await world.run(SHOW)
+    const asked = await waitUntil('it waits for the end of its seat', () => waiting[0])
+    say(asked.res, 200, { v: 1, banned: 'process 7 used GPU GPU-a' })
+    await waitUntil('it is of no use', () => useless.length > 0)
+    expect(useless).toEqual(['UngrantedUse: process 7 used GPU GPU-a'])
+  })
+
+  test('is waited for again when the agent was away, and no more once it is given back', async () => {
+    const { world, useless, waiting } = await keeper()
+    await world.run(SHOW)
+    const first = await waitUntil('it waits for the end of its seat', () => waiting[0])
+    first.res.destroy()
+    const again = await waitUntil('it waits again', () => waiting[1])
+    await world.broker.revoke(7)
+    await waitUntil('it waits no more', () => again.closed)
+    expect(agent.released()).toEqual([1])
+    expect([waiting.length, useless]).toEqual([2, []])
+  })
+
+  test('with an agent that does not know the question is heard of by the next job', async () => {
+    const { world, useless } = await keeper()
+    const { answer } = agent
+    const asked: string[] = []
+    agent.answer = (each) => {
+      asked.push(each.path)
+      if (each.path === '/v1/seats/ended') each.res.writeHead(404).end('404 page not found')
+      else answer(each)
+    }
+    for (let job = 0; job < 2; job++) expect(resultOf(await world.run(SHOW)).stdout).toBe('gpu=GPU-a\n')
+    expect(asked.filter((path) => path === '/v1/seats/ended')).toHaveLength(1)
+    expect(useless).toEqual([])
+  })
+})
+
 test('a job whose GPU was lost under it is PodLost, whatever it ended with, and its pod is of no use', async () => {
   agent.answer = ({ path, res }) =>
     path === '/v1/seats'
@@ -390,6 +470,50 @@ test('a pod that is refused all seats answers LeaseRevoked, also to what waits, 
   expect(() => world.read('started')).toThrow('ENOENT')
 })
 
+describe('a seat set that is sick', () => {
+  const sick = (asked: Asked) => say(asked.res, 503, refusal('SeatSetSick'))
+
+  test('its pod answers LeaseRevoked, also to what waits, and says that it is of no use', async () => {
+    let refuse: () => void = () => {}
+    agent.answer = (asked) => {
+      refuse = () => sick(asked)
+    }
+    const useless: string[] = []
+    const seats = new NodeAgentSeats({
+      ...{ socket: agent.socket, gpus: 1, isInSet: true, incarnation: 'inc', log: () => {} },
+    })
+    const world = await makeWorld({
+      seats,
+      onUseless: (reason, message) => useless.push(`${reason}: ${message}`),
+    })
+    worlds.push(world)
+    await world.bind(7)
+    const job = world.run({ command: 'touch started' })
+    await waitUntil('it waits for its seat', () => agent.asked[0])
+    const waiting = refusalOf(world.run({ command: 'touch started' }))
+    await waitUntil('another one waits', async () => (await world.broker.status()).waiting === 1)
+    refuse()
+    expect(problemOf(await job)).toMatchObject({
+      code: 'LeaseRevoked',
+      details: { reason: 'SeatSetSick', said: 'a reason. a remedy.' },
+    })
+    expect((await waiting).code).toBe('LeaseRevoked')
+    expect(useless).toEqual(['SeatSetSick: a reason. a remedy.'])
+    expect(() => world.read('started')).toThrow('ENOENT')
+  })
+
+  test('a pod in no set says SeatUnavailable and stays: the cluster might put another one on the same GPU', async () => {
+    agent.answer = sick
+    const world = await pod()
+    expect(problemOf(await world.run(SHOW))).toMatchObject({
+      code: 'SeatUnavailable',
+      details: { reason: 'SeatSetSick' },
+    })
+    generous(agent)
+    expect(resultOf(await world.run(SHOW)).stdout).toBe('gpu=GPU-a\n')
+  })
+})
+
 test('over TCP, the token of the lease shows who asks; jobs never see it', async () => {
   await agent.close()
   const url = await agent.listen({ host: '127.0.0.1', port: 0 })
@@ -404,17 +528,36 @@ test('over TCP, the token of the lease shows who asks; jobs never see it', async
   expect(agent.released()).toEqual([1])
 })
 
+test('a seat is asked for in the name of the tenant that the broker has bound the epoch to', async () => {
+  generous(agent)
+  const world = await pod()
+  const bind = (epoch: number, tenant?: string) => {
+    const token = () => world.sign(world.pod, 'broker', epoch, `lease-${epoch}`, tenant)
+    const { incarnation } = world
+    const request = { v: 1, epoch, leaseId: `lease-${epoch}`, ownerHash: 'owner-1', incarnation } as const
+    return createRunnerClient(world.runner.address, token).bind(request)
+  }
+  await world.run(SHOW)
+  await bind(8, 'team-a')
+  await world.run(SHOW)
+  await bind(9)
+  await world.run(SHOW)
+  const asked = agent.asked.filter(({ path }) => path === '/v1/seats').map(({ body }) => body.tenant)
+  expect(asked).toEqual([undefined, 'team-a', undefined])
+})
+
 test('the settings of a runner', () => {
   expect(seatSettings({})).toBeNull()
-  expect(seatSettings({ FIREPOOL_SEAT_SOCKET: '/s' })).toEqual({ socket: '/s', gpus: 1, idle: 'park' })
+  const usual = { gpus: 1, idle: 'park', isInSet: false }
+  expect(seatSettings({ FIREPOOL_SEAT_SOCKET: '/s' })).toEqual({ socket: '/s', ...usual })
+  expect(seatSettings({ FIREPOOL_SEAT_SOCKET: '/s', FIREPOOL_SEAT_SET: '0' })?.isInSet).toBe(true)
   expect(seatSettings({ FIREPOOL_SEAT_SOCKET: '/s', FIREPOOL_SEAT_IDLE: 'hold' })?.idle).toBe('hold')
   expect(() => seatSettings({ FIREPOOL_SEAT_SOCKET: '/s', FIREPOOL_SEAT_IDLE: 'keep' })).toThrow(
     'park or hold',
   )
   expect(seatSettings({ FIREPOOL_SEAT_URL: 'http://node:9809' })).toEqual({
     url: 'http://node:9809',
-    gpus: 1,
-    idle: 'park',
+    ...usual,
   })
   for (const FIREPOOL_SEAT_URL of ['node:9809', 'https://node', 'http://node/x', 'http://a@node'])
     expect(() => seatSettings({ FIREPOOL_SEAT_URL })).toThrow('http://HOST:PORT')

@@ -2,8 +2,16 @@ import { createHash } from 'node:crypto'
 import { type RequestOptions, request } from 'node:http'
 import { performance } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { FirepoolError } from '../contract/index.js'
-import { BANNED, bannedProblem, type Seat, type SeatAgent, type SeatArbiter, seatProblem } from './seat.js'
+import { FirepoolError, SEAT_LOST, SEAT_SET_SICK } from '../contract/index.js'
+import {
+  BANNED,
+  bannedProblem,
+  type Seat,
+  type SeatAgent,
+  type SeatArbiter,
+  seatProblem,
+  sickProblem,
+} from './seat.js'
 import { type SeatGrant, SeatHold, type SeatIdle } from './seat-hold.js'
 
 /**
@@ -16,6 +24,8 @@ export type NodeAgentOptions = SeatAgent & {
   gpus: number
   /** default park */
   idle?: SeatIdle
+  /** the pod is in a seat set; default false */
+  isInSet?: boolean
   /** of the runner's process: another process asks under other ids */
   incarnation: string
   log: (line: string) => void
@@ -31,6 +41,12 @@ const RETRY_MS = 200
 const RELEASE_AGAIN_MS = 1_000
 /** answers are a handful of numbers and a sentence for each GPU */
 const ANSWER_BYTES_MAX = 64 * 1024
+
+/** How a seat ended that was kept. */
+interface Ended {
+  lost?: string
+  banned?: string
+}
 
 /** No seat, and why: a code of the agent's, or AgentAway. */
 class NoSeat extends Error {
@@ -55,6 +71,12 @@ export class NodeAgentSeats implements SeatArbiter {
   readonly #owed = new Set<number>()
   #timer: NodeJS.Timeout | null = null
   #authorization = ''
+  #bound = { epoch: 0, tenant: '' }
+  #useless: (reason: string, message: string) => void = () => {}
+  /** the seat that is kept, and what breaks its watch off */
+  #watched: { seatEpoch: number; cut: AbortController } | null = null
+  /** the last one that was lost while it was kept */
+  #lost: { seatEpoch: number; why: string } | null = null
 
   constructor(options: NodeAgentOptions) {
     this.#options = options
@@ -67,6 +89,14 @@ export class NodeAgentSeats implements SeatArbiter {
 
   async endEpochs(epochMax: number): Promise<void> {
     await this.#release(this.#hold.epochsEnded(epochMax))
+  }
+
+  bound(epoch: number, tenant: string): void {
+    this.#bound = { epoch, tenant }
+  }
+
+  onUseless(listener: (reason: string, message: string) => void): void {
+    this.#useless = listener
   }
 
   heard(authorization: string): void {
@@ -87,6 +117,8 @@ export class NodeAgentSeats implements SeatArbiter {
         const held = this.#hold.heldFor(epoch)
         if (error instanceof AgentAway && held !== null) return this.#seat(epoch, held)
         if (error.code === BANNED) throw new FirepoolError(bannedProblem(error.message))
+        if (error.code === SEAT_SET_SICK && this.#options.isInSet)
+          throw new FirepoolError(sickProblem(error.message))
         const isHeld = error.code === 'HoldAndWait'
         if ((error instanceof Refused && !isHeld) || performance.now() > deadlineMs)
           throw new FirepoolError(seatProblem(error.code, error.message))
@@ -105,6 +137,7 @@ export class NodeAgentSeats implements SeatArbiter {
         requestId: this.#requestId(this.#hold.requestKey(jobId, epoch)),
         leaseEpoch: epoch,
         gpus: this.#options.gpus,
+        ...(this.#bound.epoch === epoch && this.#bound.tenant !== '' ? { tenant: this.#bound.tenant } : {}),
         waitMs: Math.round(waitMs),
       },
       signal,
@@ -119,7 +152,40 @@ export class NodeAgentSeats implements SeatArbiter {
 
   #seat(epoch: number, grant: SeatGrant): Seat {
     this.#hold.granted(epoch, grant)
-    return { uuids: grant.uuids, release: () => this.#release(this.#hold.jobEnded()) }
+    const { seatEpoch, uuids } = grant
+    if (this.#options.idle === 'hold') void this.#watch(seatEpoch)
+    const release = async () => {
+      const why = await this.#release(this.#hold.jobEnded())
+      return why ?? (this.#lost?.seatEpoch === seatEpoch ? this.#lost.why : null)
+    }
+    return { uuids, release }
+  }
+
+  /** A seat that is kept is released long after its loss: the agent is asked to say when it ends, and answers only then. */
+  async #watch(seatEpoch: number): Promise<void> {
+    if (this.#watched?.seatEpoch === seatEpoch) return
+    this.#watched?.cut.abort()
+    const cut = new AbortController()
+    this.#watched = { seatEpoch, cut }
+    for (;;) {
+      try {
+        const body = { v: 1, seatEpoch }
+        const ended = await this.#call<Ended>('POST', '/v1/seats/ended', body, cut.signal)
+        if (ended.lost) this.#lost = { seatEpoch, why: ended.lost }
+        if (ended.lost) this.#useless(SEAT_LOST, ended.lost)
+        else if (ended.banned) this.#useless(BANNED, ended.banned)
+        return
+      } catch (error) {
+        if (cut.signal.aborted) return
+        if (!(error instanceof AgentAway)) {
+          // An agent of a release before: the next job hears of it, or the end of the lease.
+          this.#options.log(`the end of seat epoch ${seatEpoch} is not told: ${String(error)}`)
+          return
+        }
+        await sleep(RELEASE_AGAIN_MS, undefined, { signal: cut.signal }).catch(() => {})
+        if (cut.signal.aborted) return
+      }
+    }
   }
 
   /** The same for every try of one request: asked again, it keeps its turn or gets the same seat. */
@@ -143,6 +209,7 @@ export class NodeAgentSeats implements SeatArbiter {
   async #release(seatEpochs: number[]): Promise<string | null> {
     if (seatEpochs.length === 0) return null
     for (const seatEpoch of seatEpochs) this.#owed.add(seatEpoch)
+    if (this.#watched !== null && seatEpochs.includes(this.#watched.seatEpoch)) this.#watched.cut.abort()
     const lost = await this.#settle()
     return seatEpochs.map((seatEpoch) => lost.get(seatEpoch)).find((why) => why !== undefined) ?? null
   }
@@ -233,7 +300,8 @@ function replyOf<Reply>(status: number, text: string): Reply {
   try {
     answer = JSON.parse(text) as typeof answer
   } catch {
-    throw new AgentAway('AgentAway', `the node agent answered ${status} without JSON.`)
+    const why = `the node agent answered ${status} without JSON.`
+    throw status === 404 ? new Refused(String(status), why) : new AgentAway('AgentAway', why)
   }
   if (status === 200) return answer as Reply
   const { code, message, remedy } = answer.error ?? { code: String(status), message: text, remedy: '' }

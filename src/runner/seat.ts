@@ -1,4 +1,4 @@
-import { type JobOutcome, problem } from '../contract/index.js'
+import { type JobOutcome, problem, SEAT_LOST, SEAT_SET_SICK } from '../contract/index.js'
 import { SEAT_IDLES, type SeatIdle } from './seat-hold.js'
 
 /** Who may use a GPU now is decided outside of the pod: a container cannot see who else is on a device. */
@@ -26,6 +26,10 @@ export interface SeatArbiter {
   holds(epochMax: number): boolean
   /** These epochs are over and their processes are gone: gives back what they hold. Never rejects. */
   endEpochs(epochMax: number): Promise<void>
+  /** An epoch has begun. @param tenant who is charged for its seats, as the broker says; '' when it does not */
+  bound?(epoch: number, tenant: string): void
+  /** Calls back when no job of this pod gets a seat any more, and none is there to say so: with the reason, and in words. */
+  onUseless?(listener: (reason: string, message: string) => void): void
   /** The authorization header of a call under the pod's lease: what proves, outside of the pod, that its runner asks. */
   heard?(authorization: string): void
 }
@@ -40,6 +44,8 @@ export interface SeatEnv {
   FIREPOOL_SEAT_GPUS?: string
   /** between jobs of one lease: `park` (default) gives the seat up, `hold` keeps it */
   FIREPOOL_SEAT_IDLE?: string
+  /** set in a pod of a seat set: when that is sick its pool has pods on other GPUs */
+  FIREPOOL_SEAT_SET?: string
 }
 
 /** nodes have at most this many GPUs, and a job runs on one node */
@@ -50,7 +56,7 @@ const GPUS_MAX = 16
  * @returns null when jobs need no seats
  * @throws when they are wrong
  */
-export function seatSettings(env: SeatEnv): (SeatAgent & { gpus: number; idle: SeatIdle }) | null {
+export function seatSettings(env: SeatEnv): (SeatAgent & SeatSettings) | null {
   const { FIREPOOL_SEAT_GPUS: count = '1', FIREPOOL_SEAT_IDLE: text } = env
   const agent = seatAgent(env)
   if (agent === null) return null
@@ -62,7 +68,15 @@ export function seatSettings(env: SeatEnv): (SeatAgent & { gpus: number; idle: S
   const idle = SEAT_IDLES.find((idle) => idle === (text || 'park'))
   if (idle === undefined)
     throw new Error(`FIREPOOL_SEAT_IDLE must be ${SEAT_IDLES.join(' or ')}, it is ${JSON.stringify(text)}.`)
-  return { ...agent, gpus, idle }
+  return { ...agent, gpus, idle, isInSet: Boolean(env.FIREPOOL_SEAT_SET) }
+}
+
+export interface SeatSettings {
+  /** for each job */
+  gpus: number
+  idle: SeatIdle
+  /** the pool knows which pods have the same GPUs, and has others for a job that gets none here */
+  isInSet: boolean
 }
 
 /** Where the node agent is. */
@@ -97,8 +111,14 @@ export function bannedProblem(message: string) {
   )
 }
 
-/** A GPU of the pod failed under its job. */
-const SEAT_LOST = 'SeatLost'
+/** The job has not started, and none will on these GPUs: it moves to another pod, which is in another set. */
+export function sickProblem(message: string) {
+  return problem(
+    'LeaseRevoked',
+    `The pod's seat set has too few GPUs that are well, and the pod ends; the job never started there: ${message} Acquire again and send the job there.`,
+    { reason: SEAT_SET_SICK, said: message },
+  )
+}
 
 /** Whatever the job ended with: its device was gone, by no fault of its own. */
 export function seatLostProblem(why: string) {
@@ -111,8 +131,9 @@ export function seatLostProblem(why: string) {
 
 /** Whether this outcome says that the pod is good for no job any more. @returns why */
 export function uselessBy(outcome: JobOutcome): { reason: string; message: string } | null {
-  if (outcome.kind !== 'problem') return null
+  // A pod without a seat set stays when a job got no GPU: the cluster might put another one on the same.
+  if (outcome.kind !== 'problem' || outcome.problem.code === 'SeatUnavailable') return null
   const { details, message } = outcome.problem
-  const reason = [BANNED, SEAT_LOST].find((reason) => details?.reason === reason)
-  return reason === undefined ? null : { reason, message }
+  const reason = [BANNED, SEAT_LOST, SEAT_SET_SICK].find((reason) => details?.reason === reason)
+  return reason === undefined ? null : { reason, message: String(details?.said ?? message) }
 }

@@ -163,6 +163,7 @@ function isClaims(value: TokenClaims): boolean {
     (value.scope === 'broker' || value.scope === 'lease') &&
     Number.isSafeInteger(value.epoch) &&
     typeof value.leaseId === 'string' &&
+    (value.tenant === undefined || typeof value.tenant === 'string') &&
     typeof value.expiresAtMs === 'number'
   )
 }
@@ -203,8 +204,14 @@ export function createVerifier(publicKeyBase64: string, pod: string): Verifier {
   }
 }
 
-/** Gives a token for (pod, scope, epoch, leaseId) that is good for at least half of TOKEN_LIFE_MS. */
-export type Signer = (pod: string, scope: TokenClaims['scope'], epoch: number, leaseId: string) => string
+/** Gives a token for (pod, scope, epoch, leaseId, tenant) that is good for at least half of TOKEN_LIFE_MS. */
+export type Signer = (
+  pod: string,
+  scope: TokenClaims['scope'],
+  epoch: number,
+  leaseId: string,
+  tenant?: string,
+) => string
 
 /**
  * A signer that hands the same token out until half of its life is over.
@@ -212,12 +219,15 @@ export type Signer = (pod: string, scope: TokenClaims['scope'], epoch: number, l
  */
 export function createSigner(keys: BrokerKeys, nowMs: () => number = Date.now): Signer {
   const cache = new Map<string, { token: string; renewAtMs: number }>()
-  return (pod, scope, epoch, leaseId) => {
-    const key = JSON.stringify([pod, scope, epoch, leaseId])
+  return (pod, scope, epoch, leaseId, tenant) => {
+    const key = JSON.stringify([pod, scope, epoch, leaseId, tenant])
     const now = nowMs()
     const cached = cache.get(key)
     if (cached !== undefined && now < cached.renewAtMs) return cached.token
-    const token = signToken({ v: 1, pod, scope, epoch, leaseId, expiresAtMs: now + TOKEN_LIFE_MS }, keys)
+    const token = signToken(
+      { v: 1, pod, scope, epoch, leaseId, ...(tenant ? { tenant } : {}), expiresAtMs: now + TOKEN_LIFE_MS },
+      keys,
+    )
     cache.delete(key) // to the young end
     remember(cache, key, { token, renewAtMs: now + TOKEN_LIFE_MS / 2 })
     return token

@@ -30,6 +30,11 @@ export const PATCHES: Readonly<Record<string, Patch>> = {
     historyBefore: 'pool-rollout',
     historyAfter: 'pool-seat-sets',
   },
+  'firepool-sick-sets': {
+    change: 'a pool begins with version 4 of the core, which keeps off seat sets that are sick',
+    historyBefore: 'pool-seat-sets',
+    historyAfter: 'pool-sick-sets',
+  },
   'firepool-head-alone': {
     change:
       "a shard counts what operators signal to it by hand as poison: the pool's first workflow alone is told",

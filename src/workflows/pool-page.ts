@@ -124,7 +124,7 @@ function facts(state: PoolState, status: PoolStatus, now: number): string {
     `- **Pods**: ${state.pods.size} of at most ${maxPods}: ${kinds.join(', ')}`,
     ...(status.seatSets
       ? [
-          `- **Seat sets**: ${status.seatSets.allowed} in the budget, with ${status.seatSets.seats} seats and at most ${status.seatSets.pods} pods with callers each`,
+          `- **Seat sets**: ${status.seatSets.allowed} in the budget, with ${status.seatSets.seats} seats and at most ${status.seatSets.pods} pods with callers each${sickText(status.seatSets)}`,
         ]
       : []),
     `- **Leases**: ${status.leases} held. Granted so far: ${grants.warm} warm, ${grants.standby} standby, ${grants.cold} cold`,
@@ -136,6 +136,10 @@ function facts(state: PoolState, status: PoolStatus, now: number): string {
         ]
       : []),
   ].join('\n')
+}
+
+function sickText({ sick }: NonNullable<PoolStatus['seatSets']>): string {
+  return sick ? `. **Sick**: ${sick.sets.join(', ')}; ${plain(sick.why, REASON_CHARS)}` : ''
 }
 
 function podTable(state: PoolState, status: PoolStatus, now: number): string {
@@ -240,4 +244,5 @@ const POOL_DEADLINES: Record<string, string> = {
   fleet: 'the fleet budget expires',
   shrink: 'ask pods above the budget to drain',
   shards: 'tell the other shards their parts',
+  sick: 'try a seat set again on which no job got its GPUs',
 }

@@ -106,7 +106,8 @@ export async function pool(input: PoolInput): Promise<PoolEnd> {
  */
 function coreVersionOf(carried: Snapshot | undefined): number {
   if (carried?.coreVersion === CORE_VERSION) return CORE_VERSION
-  if (patched('firepool-seat-sets')) return CORE_VERSION
+  if (patched('firepool-sick-sets')) return CORE_VERSION
+  if (patched('firepool-seat-sets')) return 3
   return patched('firepool-rollout') ? 2 : (carried?.coreVersion ?? OLDEST_CORE_VERSION)
 }
 

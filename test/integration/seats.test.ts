@@ -1,5 +1,5 @@
 import { type ChildProcess, spawn } from 'node:child_process'
-import { existsSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
@@ -93,7 +93,7 @@ describe.skipIf(!canBuildNodeAgent())('runners on a node with one GPU', () => {
         await lease.jobs({ v: 1, jobId: `s/${++jobs}`, digest: jobDigest(spec), epoch: 1, spec }),
       )
     }
-    return Object.assign(run, { broker })
+    return Object.assign(run, { broker, exit: runner.exit })
   }
 
   async function gpu() {
@@ -140,5 +140,23 @@ describe.skipIf(!canBuildNodeAgent())('runners on a node with one GPU', () => {
     await holder.broker.revoke(1)
     expect((await waiting).stdout).toBe('GPU-fake-0\n')
     expect((await gpu()).counts).not.toHaveProperty('ungranted')
+  })
+
+  test('a pod that holds hears between its jobs that its GPU has failed, and ends by that name', async () => {
+    await waitUntil('the GPU is free', async () => (await gpu()).phase === 'free')
+    const termination = join(dir, 'termination')
+    const settings = { FIREPOOL_SEAT_IDLE: 'hold', FIREPOOL_TERMINATION_LOG: termination }
+    const holder = await pod('volume', settings)
+    await holder('echo $CUDA_VISIBLE_DEVICES')
+    const description = join(dir, 'dev/nvml.json')
+    const node = JSON.parse(readFileSync(description, 'utf8'))
+    node.gpus[0].xids = [{ id: 1, code: 79 }]
+    writeFileSync(`${description}.new`, JSON.stringify(node))
+    renameSync(`${description}.new`, description)
+    expect((await holder.exit).code).toBe(1)
+    expect(JSON.parse(readFileSync(termination, 'utf8'))).toMatchObject({
+      reason: 'SeatLost',
+      message: expect.stringContaining('XID 79'),
+    })
   })
 })

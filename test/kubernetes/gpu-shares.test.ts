@@ -14,6 +14,7 @@ import { GPU_DRIVER, PLAYED_BY } from '../support/control-plane-objects.js'
 import type { KubeObject } from '../support/kube-api.js'
 import { Pods } from '../support/kube-pods.js'
 import { allowNodes, GPU_RIGHTS, rulesOf } from '../support/kubernetes-world.js'
+import { applyDriver } from '../support/node-agent.js'
 import { waitUntil } from '../support/wait.js'
 
 /** GPUs of pods on a real API server with its scheduler and its DRA; the GPUs are a driver's ResourceSlices and no more. */
@@ -104,7 +105,18 @@ test('a worker that may not look at nodes orders the pod, and the scheduler says
 })
 
 describe('a worker that may look', () => {
-  beforeAll(() => allowNodes(cluster, [GPU_RIGHTS]))
+  beforeAll(async () => {
+    await allowNodes(cluster, [GPU_RIGHTS])
+  })
+
+  test('refuses a profile with the node agent where that is not installed', async () => {
+    const [answer] = await withBackend((backend) => backend.create([draOrder('no-agent')]))
+    expect(answer?.problem?.reason).toBe('GpuProviderMissing')
+    expect(answer?.problem?.message).toContain(
+      'the CSIDriver node.firepool.dev (not there); install the node agent on the GPU nodes',
+    )
+    await applyDriver(cluster.api)
+  })
 
   test('refuses what is not installed, and says what it looked for', async () => {
     const orders = (['mig', 'kai', 'hami', 'dra'] as const).map((provider) => ({
@@ -117,7 +129,7 @@ describe('a worker that may look', () => {
       'a node with nvidia.com/mig-1g.10gb to allocate (not there)',
       'the API scheduling.run.ai/v2 (not there), the queue rl (not there)',
       'a node with nvidia.com/gpu to allocate (there), on such a node the annotation hami.io/node-nvidia-register (not there)',
-      'the API resource.k8s.io/v1 (there), the DeviceClass gpu.nvidia.com (not there)',
+      'the API resource.k8s.io/v1 (there), the DeviceClass gpu.nvidia.com (not there), the CSIDriver node.firepool.dev (there)',
     ]
     expect(messages).toEqual(looked.map((what) => expect.stringContaining(`; looked for ${what}; install `)))
     for (const message of messages) expect(message).toMatch(/^GpuProviderMissing: /)

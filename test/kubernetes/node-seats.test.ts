@@ -227,7 +227,7 @@ describe.skipIf(obstacle)(orSkipped('seats on a real node', obstacle), () => {
     await waits()
     await a.handle.terminate()
     const [problem] = await b.ran(1)
-    expect(problem).toMatchObject({ code: 'SeatUnavailable', details: { reason: 'SeatUnavailable' } })
+    expect(problem).toMatchObject({ code: 'SeatUnavailable', details: { reason: 'SeatSetSick' } })
     expect(problem!.message).toContain('GPU-fake-0 quarantined (dirty: 1028 MiB are in use')
     expect((await agent.gpu(ONE)).quarantine).toMatchObject({ reason: 'dirty' })
     await use(EMPTY_BYTES)

@@ -1,3 +1,5 @@
+import { readFileSync } from 'node:fs'
+import { createServer } from 'node:http'
 import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { createFirepoolClient, type Session } from '../../dist/client/index.js'
@@ -12,7 +14,7 @@ import { makeWorld, type PoolHandle, type World } from '../support/world.js'
 
 /**
  * Seat sets of a whole pool: claims that the real scheduler allocates; the GPUs are a driver's ResourceSlices and no more, and there is
- * no node agent, so the jobs here need no GPU.
+ * no node agent: most jobs here need no GPU, and for one a scripted agent answers.
  */
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url)).replace(/\/$/, '')
@@ -123,5 +125,56 @@ describe.skipIf(obstacle)(orSkipped('seat sets of a pool in a cluster', obstacle
       const sets = new Set([...(await seated()).values()].map(({ set }) => set))
       return sets.size === 1 && sets.has('0')
     })
+    await firepool().deletePool('sets', { force: true })
+    await waitUntil('no pod has GPUs', async () => (await seated()).size === 0)
   })
+
+  test('a caller whose seat set is sick moves to another one with the job that finds it out', async () => {
+    pool = await world.pool('sick', { ...SPEC, standby: 2, profile: profile() })
+    await pool.until('each set has a standby', ({ standby }) => standby.ready === 2)
+    const agents = await answerSeats((set) => set === '0')
+    const session = firepool().session('sick', { caller: 'ann', ttl: '1m' })
+    const { stdout } = await session.run({ command: 'echo $CUDA_VISIBLE_DEVICES' })
+    expect(stdout).toBe('GPU-of-set-1\n')
+    const { seatSets } = await pool.until(
+      'what stood by on the sick set stands by on the other',
+      (s) => s.standby.ready === 2 && s.seatSets!.rows.every(({ set }) => set === 1),
+    )
+    expect(seatSets?.sick).toEqual({ sets: [0], why: 'GPU-a quarantined (dirty). Elsewhere.' })
+    expect(agents.asked).toEqual(['0', '1'])
+    await session.end()
+    agents.close()
+  })
+
+  /** Stands for the agent of the node in each pod that is there: refuses seats of a set that is sick, and grants others. */
+  async function answerSeats(isSick: (set: string) => boolean) {
+    const asked: string[] = []
+    const error = { code: 'SeatSetSick', message: 'GPU-a quarantined (dirty)', remedy: 'Elsewhere' }
+    const servers = await Promise.all(
+      (await cluster.api.get(`/api/v1/namespaces/${cluster.namespace}/pods`)).items.map(
+        async ({ metadata }: KubeObject) => {
+          const set = metadata.labels['firepool.dev/seat-set']
+          const server = createServer((req, res) => {
+            if (req.url === '/v1/seats') asked.push(set)
+            const refuses = req.url === '/v1/seats' && isSick(set)
+            const granted = { v: 1, seatEpoch: 1, uuids: [`GPU-of-set-${set}`], xids: [] }
+            res.writeHead(refuses ? 503 : 200).end(JSON.stringify(refuses ? { v: 1, error } : granted))
+          })
+          await new Promise<void>((resolve) => server.listen(socketOf(metadata.name), resolve))
+          return server
+        },
+      ),
+    )
+    return { asked, close: () => servers.forEach((server) => void server.close()) }
+  }
+
+  /** Where the runner of a pod looks for its agent. */
+  function socketOf(pod: string): string {
+    for (const pid of kubelet.pids(cluster.namespace, pod)) {
+      const env = readFileSync(`/proc/${pid}/environ`, 'utf8').split('\0')
+      const found = env.find((entry) => entry.startsWith('FIREPOOL_SEAT_SOCKET='))
+      if (found) return found.slice(found.indexOf('=') + 1)
+    }
+    throw new Error(`pod ${pod} was not told where its agent is`)
+  }
 })

@@ -31,6 +31,7 @@ export type Op =
   | { op: 'wait'; ms: number }
   | { op: 'jump'; ms: number }
   | { op: 'kill'; n: number; how: 'failed' | 'gone' | 'restart' }
+  | { op: 'sick'; n: number; how: 'told' | 'SeatSetSick' | 'SeatLost' }
   | { op: 'template'; broken: boolean }
   | { op: 'resize'; budget: number | null; standby: number | null }
   | { op: 'fleet'; budget: number; forMs: number }
@@ -112,6 +113,14 @@ const op: fc.Arbitrary<Op> = fc.oneof(
       op: fc.constant('kill' as const),
       n: small(8),
       how: fc.constantFrom('failed', 'gone', 'restart'),
+    }),
+  },
+  {
+    weight: 2,
+    arbitrary: fc.record({
+      op: fc.constant('sick' as const),
+      n: small(20),
+      how: fc.constantFrom('told', 'SeatSetSick', 'SeatLost'),
     }),
   },
   { weight: 1, arbitrary: fc.record({ op: fc.constant('template' as const), broken: fc.boolean() }) },
@@ -259,6 +268,9 @@ function apply(world: World, asked: Requests, o: Op, h: History): void {
       else if (pod && o.how !== 'restart') world.backend.kill(pod, o.how)
       return
     }
+    case 'sick':
+      sick(world, at(o.n)?.leaseId, o)
+      return
     case 'template':
       world.backend.broken = o.broken ? 'PrepareFailed' : null
       return
@@ -329,6 +341,20 @@ function release(
   if (lease?.kind === 'granted' && (how === 'named' || how === 'wrong'))
     world.release(id, { pod: lease.pod, epoch: how === 'wrong' ? lease.epoch + 1 : lease.epoch })
   else world.release(id, how === 'clean' ? { clean: true } : {})
+}
+
+/** No job gets its GPUs on the pod of a lease: its caller's activity says so, or the pod ends by that name. */
+function sick(world: World, leaseId: string | undefined, { n, how }: Extract<Op, { op: 'sick' }>): void {
+  if (how !== 'told') {
+    const pods = [...world.backend.pods.keys()]
+    const pod = pods[n % Math.max(1, pods.length)]
+    if (pod) world.backend.kill(pod, 'failed', how)
+    return
+  }
+  const lease = leaseId === undefined ? undefined : world.lease(leaseId)
+  if (lease?.kind !== 'granted') return
+  const { pod, epoch } = lease
+  world.release(leaseId!, { pod, epoch, clean: true, retire: true, sick: 'GPU-a is "dirty"' })
 }
 
 /** A result that was answered long ago comes again, or one that nobody asked for. */

@@ -178,7 +178,7 @@ export class World {
 
   release(
     leaseId: string,
-    more: { pod?: string; epoch?: number; clean?: boolean; retire?: boolean } = {},
+    more: { pod?: string; epoch?: number; clean?: boolean; retire?: boolean; sick?: string } = {},
   ): void {
     this.send({ kind: 'release', release: { v: 1, leaseId, ...more } })
   }

@@ -161,7 +161,7 @@ export async function startNodeAgent(
 }
 
 /** The CSIDriver as users apply it. */
-async function applyDriver(api: ControlPlane['api']): Promise<void> {
+export async function applyDriver(api: ControlPlane['api']): Promise<void> {
   const text = await readFile(join(DEPLOY, 'node-agent/csidriver.yaml'), 'utf8')
   for (const object of objectsOf(text)) await api.post('/apis/storage.k8s.io/v1/csidrivers', object)
 }

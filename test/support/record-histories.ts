@@ -4,9 +4,9 @@
  *
  * Recording replaces what older releases recorded. Once a release is out, keep its files and record beside them: with the
  * argument `shards`, `rollout`, `together`, `seats`, `silent` or `paused` only those of pools with shards, of a change of template, of jobs given at
- * once, of a pool under the core that knows seat sets, of a pool that says nothing, or of a shard that is told to pause by hand, are recorded,
- * beside the others. pool-template-before and pool-shard-paused cannot be recorded any more: they are a change of template as version 1 of the
- * core made it, and a shard that obeyed.
+ * once, of a pool under the newest core, of a pool that says nothing, or of a shard that is told to pause by hand, are recorded,
+ * beside the others. pool-template-before, pool-shard-paused and pool-seat-sets cannot be recorded any more: they are a change of template as
+ * version 1 of the core made it, a shard that obeyed, and a pool under version 3 of the core.
  */
 import type { History } from '@temporalio/common/lib/proto-utils.js'
 import { createFirepoolClient } from '../../dist/client/index.js'
@@ -190,7 +190,7 @@ async function shortJobs(): Promise<void> {
   await record('caller-short', handle.workflowId, 'EVENT_TYPE_ACTIVITY_TASK_SCHEDULED')
 }
 
-/** A pool that begins with the core that knows seat sets. */
+/** A pool that begins with the core that keeps off sick seat sets. */
 async function seats(): Promise<void> {
   const pool = await world.pool('seats', { budget: 1, standby: 1, keepAliveMs: KEEP_ALIVE_MS })
   const { runId } = await pool.handle.describe()
@@ -201,7 +201,7 @@ async function seats(): Promise<void> {
   await waitUntil('the pool continued as new', async () => (await pool.handle.describe()).runId !== runId)
   await pool.handle.executeUpdate('firepool.delete', { args: [{ v: 1, force: true }] })
   await pool.handle.result()
-  await record('pool-seat-sets', pool.handle.workflowId, 'firepool-seat-sets', runId)
+  await record('pool-sick-sets', pool.handle.workflowId, 'firepool-sick-sets', runId)
 }
 
 /** Jobs that are given to one sandbox at once: they run one after the other, in order. */

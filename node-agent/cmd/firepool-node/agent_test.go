@@ -354,6 +354,43 @@ func TestACleanEndKeepsSeatsAndALostFileAdoptsThem(t *testing.T) {
 	}
 }
 
+func TestAHolderThatDoesNothingHearsHowItsSeatEnds(t *testing.T) {
+	w := newWorld(t, 2).start("").settled()
+	a, b := w.join(), w.join()
+	var ended struct{ Lost, Banned string }
+	wait := func(p *pod, seatEpoch uint64) {
+		p.tell(order{Method: "POST", Path: "/v1/seats/ended", Body: map[string]any{"v": 1, "seatEpoch": seatEpoch}})
+	}
+	held := a.seats("1", 1)
+	wait(b, held.SeatEpoch)
+	if err := b.hear(nil); err == nil || !strings.Contains(err.Error(), "IdentityMismatch") {
+		t.Error(err)
+	}
+	wait(b, held.SeatEpoch+1)
+	if err := b.hear(nil); err == nil || !strings.Contains(err.Error(), "StaleSeat") {
+		t.Error(err)
+	}
+	wait(a, held.SeatEpoch)
+	w.describe(func(gpu *fakenvml.GPU) { gpu.Xids = []fakenvml.Xid{{ID: 1, Code: 79}} })
+	if err := a.hear(&ended); err != nil || !strings.Contains(ended.Lost, "XID 79") {
+		t.Errorf("%+v, %v", ended, err)
+	}
+	// Who asks late hears the same; who has given his seat back hears that it is over, and no more.
+	wait(a, held.SeatEpoch)
+	if err := a.hear(&ended); err != nil || !strings.Contains(ended.Lost, "XID 79") {
+		t.Errorf("%+v, %v", ended, err)
+	}
+	other := b.seats("2", 1)
+	if err := b.release(other.SeatEpoch); err != nil {
+		t.Fatal(err)
+	}
+	ended.Lost = ""
+	wait(b, other.SeatEpoch)
+	if err := b.hear(&ended); err != nil || ended.Lost != "" {
+		t.Errorf("%+v, %v", ended, err)
+	}
+}
+
 func TestMonitoring(t *testing.T) {
 	w := newWorld(t, 2).start("").settled()
 	a := w.join()

@@ -1,4 +1,4 @@
-import { type Problem, problem, shardMoved } from '../../contract/errors.js'
+import { type Problem, problem, SEAT_SET_SICK, shardMoved } from '../../contract/errors.js'
 import type { LeaseRequest } from '../../contract/lease.js'
 import { LIMIT } from '../../contract/limits.js'
 import { poolOfShard } from '../../contract/shards.js'
@@ -7,14 +7,18 @@ import type { Lease, PoolState } from '../state.js'
 import { type BudgetInForce, budgetInForce } from './budget.js'
 import { earlierServes } from './rollout.js'
 import { ruleOf } from './seat-rule.js'
-import { isPlaceFor, placesLeft } from './seat-sets.js'
+import { isPlaceFor, placesLeft, setsAllowed } from './seat-sets.js'
 import { ownShare, podsAllowed } from './shares.js'
+import { isSick, sickSets } from './sick-sets.js'
 
 /** A tombstone in a snapshot, and everything that does not grow, but for the spec. */
 const TOMBSTONE_BYTES = 34
 const FIXED_BYTES = 4_000
 /** What a head keeps of another shard. */
 const SHARD_BYTES = 2_000
+/** Of a seat set that is sick, and what was said of the last one, from above for all that JSON escapes. */
+const SICK_BYTES = 48
+const SICK_WHY_BYTES = 2_000
 /** Of the template before, beside its profile: numbers, and the last failure of a start. */
 const TEMPLATE_BYTES = 2_500
 
@@ -24,7 +28,8 @@ export function stateBytes(state: PoolState): number {
   const tombstones = state.tombstones.size * TOMBSTONE_BYTES
   const shards = state.shards.size * SHARD_BYTES
   const earlier = state.rollout?.template ? TEMPLATE_BYTES + state.rollout.template.bytes : 0
-  return FIXED_BYTES + leaseBytes + podBytes + effectBytes + earlyBytes + tombstones + shards + earlier
+  const sick = state.sick.size > 0 ? state.sick.size * SICK_BYTES + SICK_WHY_BYTES : 0
+  return FIXED_BYTES + leaseBytes + podBytes + effectBytes + earlyBytes + tombstones + shards + earlier + sick
 }
 
 /** What a pod and its grant on the way add to a state, beside the lease; from above for names that are not extreme. */
@@ -122,6 +127,20 @@ export function breakerRefusal(state: PoolState, now: number): Problem | null {
   )
 }
 
+/** Why no seat set of the budget may have a pod; null when one may, be it full, or when there is none at all. */
+export function sickRefusal(state: PoolState, now: number): Problem | null {
+  const rule = state.sick.size > 0 ? ruleOf(state) : null
+  const allowed = rule ? setsAllowed(state, rule, now) : 0
+  if (allowed === 0) return null
+  for (let set = 0; set < allowed; set++) if (!isSick(state, set, now)) return null
+  const which = allowed === 1 ? 'The seat set' : `All ${allowed} seat sets`
+  return problem(
+    'SeatUnavailable',
+    `${which} of pool ${poolOfShard(state.spec.name)} cannot give a job its GPUs, and the job has not started: ${state.sickWhy} Try again in a minute, or mend the GPUs that are named.`,
+    { reason: SEAT_SET_SICK },
+  )
+}
+
 /** Why a lease waits, for the UI, for status and for the message of its time-out. */
 export function waitReason(state: PoolState, lease: Lease, now: number): string {
   if (lease.kind === 'waiting' && !lease.claims) return 'SlotBusy'
@@ -145,20 +164,21 @@ export function waitRemedy(state: PoolState, reason: string, position: number, n
     case 'PodStartFailed':
       return `pods do not start: mend the profile and apply it (firepool pool describe ${name} says why)`
     case 'BudgetExhausted':
-      return budgetRemedy(state, budgetInForce(state, now))
+      return budgetRemedy(state, budgetInForce(state, now), now)
     default:
       return startRemedy(state, position, now)
   }
 }
 
-function budgetRemedy(state: PoolState, { seats, reason }: BudgetInForce): string {
+function budgetRemedy(state: PoolState, { seats, reason }: BudgetInForce, now: number): string {
   const pool = poolOfShard(state.spec.name)
   const raise = `raise it (firepool pool resize ${pool} --budget N, or the fleet's)`
   const rule = ruleOf(state)
   if (seats < (rule?.seats ?? 1)) return `the budget is ${seats} (${reason}): ${raise}`
   if (rule) {
     const sets = Math.floor(seats / rule.seats)
-    const whose = rule.shared ? 'are full' : "are full, or other tenants'"
+    const sick = sickSets(state, now).length
+    const whose = `${rule.shared ? 'are full' : "are full, or other tenants'"}${sick > 0 ? `, or sick (${sick}: ${state.sickWhy})` : ''}`
     return `all ${sets} seat sets of the budget of ${seats} ${whose} (${reason}): ${raise}, or acquireTimeout`
   }
   return `all ${seats} of the budget are held (${reason}): ${raise}, or acquireTimeout`

@@ -4,6 +4,7 @@ import type { SetPods } from '../index-of-state.js'
 import type { Lease, Pod, PoolState } from '../state.js'
 import { budgetInForce, budgetShare, ownBudget } from './budget.js'
 import { ruleOf } from './seat-rule.js'
+import { isSick } from './sick-sets.js'
 
 /**
  * Where pods of a pool with seat sets go. A set is a claim on some GPUs of one node, so the budget says how many sets there may be; each
@@ -22,12 +23,14 @@ export function setsKept(state: PoolState, rule: SeatSetRule, now: number): numb
 }
 
 /**
- * The sets that may have new pods. Where more are kept than the budget allows, those that are in use, then those that have GPUs: a
- * standby that stays in a set is there to be used.
+ * The sets that may have new pods: none that is sick. Where more are kept than the budget allows, those that are in use, then those that
+ * have GPUs: a standby that stays in a set is there to be used.
  */
 function setsInForce(state: PoolState, rule: SeatSetRule, now: number): number[] {
   const { sets } = state.index
-  const kept = Array.from({ length: setsKept(state, rule, now) }, (_, set) => set)
+  const kept = Array.from({ length: setsKept(state, rule, now) }, (_, set) => set).filter(
+    (set) => !isSick(state, set, now),
+  )
   const allowed = setsAllowed(state, rule, now)
   if (kept.length <= allowed) return kept
   const rank = (set: number) => {
@@ -89,8 +92,8 @@ interface Place {
 }
 
 /**
- * The sets that may have new pods. Sets that the budget allows no more hold their GPUs until they are empty: so long no other set
- * is opened in their stead.
+ * The sets that may have new pods. Sets that the budget allows no more, and those that are sick, hold their GPUs until they are empty:
+ * so long no other set is opened in their stead.
  */
 class Places {
   readonly all: Place[]
@@ -113,7 +116,8 @@ class Places {
     })
     let used = 0
     for (const { callers } of index.sets.values()) if (callers > 0) used++
-    this.unopened = Math.max(0, allowed - used)
+    const free = this.all.filter(({ load }) => load === 0).length
+    this.unopened = Math.max(0, Math.min(allowed - used, free))
     this.unmade = Math.max(0, allowed - index.sets.size)
   }
 

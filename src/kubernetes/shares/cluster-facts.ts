@@ -7,6 +7,7 @@ import type { ClusterFacts, NodeFacts, Subject } from './share.js'
 const PAGE = '500'
 const KAI_API = '/apis/scheduling.run.ai/v2'
 const DRA_API = '/apis/resource.k8s.io/v1'
+const STORAGE_API = '/apis/storage.k8s.io/v1'
 
 /** Reads what providers look for, and no more. What this worker may not see is null; what the cluster does not know is empty. */
 export async function clusterFacts(requests: Requests, subjects: readonly Subject[]): Promise<ClusterFacts> {
@@ -15,6 +16,7 @@ export async function clusterFacts(requests: Requests, subjects: readonly Subjec
     apis: null,
     deviceClasses: null,
     queues: null,
+    csiDrivers: null,
   }
   const read: Readonly<Record<Subject, () => Promise<void>>> = {
     async nodes() {
@@ -28,6 +30,9 @@ export async function clusterFacts(requests: Requests, subjects: readonly Subjec
     },
     async queues() {
       facts.queues = await listed(requests, 'queues', `${KAI_API}/queues`, nameOf)
+    },
+    async csiDrivers() {
+      facts.csiDrivers = await listed(requests, 'csidrivers', `${STORAGE_API}/csidrivers`, nameOf)
     },
   }
   await Promise.all(subjects.map((subject) => read[subject]()))

@@ -4,7 +4,8 @@ import { notInstalled } from './installed.js'
 import { gpuOrder } from './share.fixture.js'
 import type { ClusterFacts, NodeFacts } from './share.js'
 
-const EMPTY: ClusterFacts = { nodes: [], apis: [], deviceClasses: [], queues: [] }
+const EMPTY: ClusterFacts = { nodes: [], apis: [], deviceClasses: [], queues: [], csiDrivers: [] }
+const AGENT = { csiDrivers: ['node.firepool.dev'] }
 
 const node = (allocatable: NodeFacts['allocatable'], more: Partial<NodeFacts> = {}): NodeFacts => ({
   name: 'n',
@@ -43,7 +44,7 @@ test.each<[GpuProvider, string]>([
 test.each<[GpuProvider, Partial<ClusterFacts>]>([
   ['device-plugin', { nodes: [node({}), node({ 'nvidia.com/gpu': '8' })] }],
   ['device-plugin', { nodes: [node({ 'nvidia.com/gpu': '8' }, sharing('none'))] }],
-  ['time-slicing', { nodes: [node({ 'nvidia.com/gpu.shared': '40' }, sharing('time-slicing'))] }],
+  ['time-slicing', { nodes: [node({ 'nvidia.com/gpu.shared': '40' }, sharing('time-slicing'))], ...AGENT }],
   ['mps', { nodes: [node({ 'nvidia.com/gpu.shared': '40' }, sharing('mps'))] }],
   ['mig', { nodes: [node({ 'nvidia.com/mig-1g.10gb': '7' })] }],
   ['kai', { apis: ['scheduling.run.ai/v2'], queues: ['rl'] }],
@@ -51,7 +52,7 @@ test.each<[GpuProvider, Partial<ClusterFacts>]>([
     'hami',
     { nodes: [node({ 'nvidia.com/gpu': '80' }, { annotations: { 'hami.io/node-nvidia-register': 'x' } })] },
   ],
-  ['dra', { apis: ['resource.k8s.io/v1'], deviceClasses: ['gpu.nvidia.com'] }],
+  ['dra', { apis: ['resource.k8s.io/v1'], deviceClasses: ['gpu.nvidia.com'], ...AGENT }],
 ])('%s is found in %j', (provider, facts) => {
   expect(missing(provider, facts)).toBeNull()
 })
@@ -72,7 +73,12 @@ test.each<[GpuProvider, Partial<ClusterFacts>, string]>([
   ['kai', { apis: ['scheduling.run.ai/v2'], queues: ['other'] }, '(there), the queue rl (not there)'],
   ['hami', { nodes: [node({ 'nvidia.com/gpu': '8' })] }, '(there), on such a node the annotation'],
   ['dra', { apis: ['resource.k8s.io/v1beta1'] }, 'the API resource.k8s.io/v1 (not there)'],
-  ['dra', { apis: ['resource.k8s.io/v1'], deviceClasses: null, nodes: null }, ''],
+  [
+    'dra',
+    { apis: ['resource.k8s.io/v1'], deviceClasses: ['gpu.nvidia.com'] },
+    'the DeviceClass gpu.nvidia.com (there), the CSIDriver node.firepool.dev (not there); install the node agent on the GPU nodes',
+  ],
+  ['dra', { apis: ['resource.k8s.io/v1'], deviceClasses: null, nodes: null, csiDrivers: null }, ''],
 ])('%s in %j', (provider, facts, said) => {
   const lacking = missing(provider, facts)
   if (said === '') expect(lacking).toBeNull()

@@ -44,7 +44,7 @@ describe.each(GPU_PROVIDERS)('provider %s', (provider) => {
   test('declares what it can do, says what it looks for, and how it is had', () => {
     expect(share.capabilities).toBe(GPU_CAPABILITIES[provider])
     const { gpu } = gpuOrder(provider).profile
-    const blind = { nodes: null, apis: null, deviceClasses: null, queues: null }
+    const blind = { nodes: null, apis: null, deviceClasses: null, queues: null, csiDrivers: null }
     const all = share.lookedFor(gpu, blind)
     expect(all.length).toBeGreaterThan(0)
     expect(all.every(({ found }) => found === 'unknown')).toBe(true)

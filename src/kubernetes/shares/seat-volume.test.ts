@@ -26,25 +26,32 @@ const orderWith = (agent: boolean) => {
 }
 
 test("the agent's volume is in the runner's container alone, which is told where its socket is and how many GPUs a job takes", () => {
-  const { spec } = podBody({ ...orderWith(true), pool: 'h200.1' }, PLACE)
+  const body = podBody({ ...orderWith(true), pool: 'h200.1', seatSet: { index: 3 } }, PLACE)
+  const { spec } = body
   expect((spec.volumes as object[]).at(-1)).toEqual({
     name: 'firepool-seat',
     // Shards of a pool are one tenant.
     csi: { driver: 'node.firepool.dev', readOnly: true, volumeAttributes: { tenant: 'h200' } },
   })
+  expect(body.metadata.annotations).toMatchObject({ 'firepool.dev/seat-volume': 'firepool-seat' })
   const [runner, ...others] = spec.containers as { volumeMounts?: object[]; env?: object[] }[]
   expect(runner!.volumeMounts).toContainEqual({
     name: 'firepool-seat',
     mountPath: '/run/firepool-seat',
     readOnly: true,
   })
-  expect(runner!.env!.slice(-3)).toEqual([
+  expect(runner!.env!.slice(-4)).toEqual([
     { name: 'FIREPOOL_SEAT_SOCKET', value: '/run/firepool-seat/agent.sock' },
     { name: 'FIREPOOL_SEAT_GPUS', value: '2' },
     { name: 'FIREPOOL_SEAT_IDLE', value: 'park' },
+    { name: 'FIREPOOL_SEAT_SET', value: '3' },
   ])
   expect(others).toHaveLength(1)
   expect(JSON.stringify([others, spec.initContainers])).not.toMatch(/firepool-seat|SEAT/)
+})
+
+test('a pod in no seat set is not told of one: its pool knows no other GPUs for its jobs', () => {
+  expect(JSON.stringify(podBody(orderWith(true), PLACE))).not.toContain('FIREPOOL_SEAT_SET')
 })
 
 test('without the agent a pod has nothing of it, as one of a release before there was any', () => {

@@ -6,6 +6,7 @@ import {
   SEAT_DRIVER,
   SEAT_VOLUME,
 } from '../../contract/index.js'
+import { ANNOTATION } from '../names.js'
 import type { PodBody } from '../objects.js'
 
 /** The node agent's volume: its pod's own socket in a folder, which is how the runner takes a seat for each job (node-agent/README.md). */
@@ -25,6 +26,7 @@ export function withSeats(body: PodBody, order: PodOrder & { profile: Kubernetes
     FIREPOOL_SEAT_SOCKET: SOCKET,
     FIREPOOL_SEAT_GPUS: String(gpu.count),
     FIREPOOL_SEAT_IDLE: gpu.idle,
+    ...(order.seatSet === undefined ? {} : { FIREPOOL_SEAT_SET: String(order.seatSet.index) }),
   }).map(([name, value]) => ({ name, value }))
   const containers = (spec.containers as Fields[]).map((container) =>
     container.name !== RUNNER_CONTAINER
@@ -40,5 +42,12 @@ export function withSeats(body: PodBody, order: PodOrder & { profile: Kubernetes
   )
   const volumeAttributes = { tenant: poolOfShard(order.pool) }
   const volume = { name: SEAT_VOLUME, csi: { driver: SEAT_DRIVER, readOnly: true, volumeAttributes } }
-  return { ...body, spec: { ...spec, containers, volumes: [...(spec.volumes as Fields[]), volume] } }
+  // Of thousands of pods that are watched nobody keeps the volumes.
+  const annotations = { ...body.metadata.annotations, [ANNOTATION.seatVolume]: SEAT_VOLUME }
+  const metadata = { ...body.metadata, annotations }
+  return {
+    ...body,
+    metadata,
+    spec: { ...spec, containers, volumes: [...(spec.volumes as Fields[]), volume] },
+  }
 }

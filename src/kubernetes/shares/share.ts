@@ -71,7 +71,7 @@ export interface SeatSet {
   from: 'claim' | 'pin' | 'report'
 }
 
-export type Subject = 'nodes' | 'apis' | 'deviceClasses' | 'queues'
+export type Subject = 'nodes' | 'apis' | 'deviceClasses' | 'queues' | 'csiDrivers'
 
 /** What a worker has read of a cluster. A part that it may not look at, or has not, is null. */
 export interface ClusterFacts {
@@ -81,6 +81,7 @@ export interface ClusterFacts {
   deviceClasses: readonly string[] | null
   /** of KAI */
   queues: readonly string[] | null
+  csiDrivers: readonly string[] | null
 }
 
 export interface NodeFacts {

@@ -33,9 +33,11 @@ const PLACE = { namespace: 'pools', broker: BROKER, brokerPublicKey: 'KEY', owne
 const CLAIMS = '/apis/resource.k8s.io/v1/namespaces/pools/resourceclaims'
 const CLAIM = `${CLAIMS}/firepool-h200-b0b0b0b0-e8b746c3-set-0`
 const CLASSES = '/apis/resource.k8s.io/v1/deviceclasses'
+const DRIVERS = '/apis/storage.k8s.io/v1/csidrivers'
 const INSTALLED: ScriptedConnection['answers'] = {
   'GET /apis': [200, { groups: [{ versions: [{ groupVersion: 'resource.k8s.io/v1' }] }] }],
   [`GET ${CLASSES}`]: [200, { items: [{ metadata: { name: 'gpu.nvidia.com' } }], metadata: {} }],
+  [`GET ${DRIVERS}`]: [200, { items: [{ metadata: { name: 'node.firepool.dev' } }], metadata: {} }],
 }
 const LABELS = { 'firepool.dev/broker': BROKER, 'firepool.dev/pool': 'h200', 'firepool.dev/generation': '3' }
 const EXISTS: [number, object] = [409, { reason: 'AlreadyExists' }]
@@ -57,7 +59,8 @@ test('a hundred pods of one set at once look once, and make one claim', async ()
   expect(await Promise.all(Array.from({ length: 100 }, prepare))).toEqual(Array(100).fill(null))
   // Nor does the next one, in a moment.
   expect(await prepare()).toBeNull()
-  expect(connection.calls.sort()).toEqual(['GET /apis', `GET ${CLASSES}`, `POST ${CLAIMS}`].sort())
+  const asked = ['GET /apis', `GET ${CLASSES}`, `GET ${DRIVERS}`, `POST ${CLAIMS}`]
+  expect(connection.calls.sort()).toEqual(asked.sort())
 })
 
 test('a claim that is there already is ours, in the way, or of an earlier life of the pool', async () => {
@@ -85,6 +88,7 @@ test('what is missing makes no claim; what may not be looked at is no reason to 
   const blind = world({
     [`GET ${CLASSES}`]: [403, {}],
     'GET /apis': [403, {}],
+    [`GET ${DRIVERS}`]: [403, {}],
     [`POST ${CLAIMS}`]: [201, {}],
   })
   expect(await blind.prepare()).toBeNull()

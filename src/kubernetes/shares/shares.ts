@@ -4,9 +4,8 @@ import { LABEL } from '../names.js'
 import type { KubeObject, PodBody } from '../objects.js'
 import { objectPath, type Requests } from '../requests.js'
 import { clusterFacts } from './cluster-facts.js'
-import { notInstalled } from './installed.js'
+import { notInstalled, subjectsOf } from './installed.js'
 import { claimsOf } from './pod-gpus.js'
-import { SHARE_PROVIDERS } from './providers.js'
 import type { ClaimBody } from './share.js'
 
 /** A cluster that had what a profile needs is believed this long to have it still. */
@@ -51,9 +50,8 @@ export class Shares {
   }
 
   #lookedFor(gpu: GpuShare): Promise<Lacking> {
-    const key = JSON.stringify([gpu.provider, gpu.resource, gpu.queue, gpu.deviceClass])
-    const { looksAt } = SHARE_PROVIDERS[gpu.provider]
-    const look = async () => notInstalled(gpu, await clusterFacts(this.#requests, looksAt))
+    const key = JSON.stringify([gpu.provider, gpu.resource, gpu.queue, gpu.deviceClass, gpu.agent])
+    const look = async () => notInstalled(gpu, await clusterFacts(this.#requests, subjectsOf(gpu)))
     return this.#looked.get(key, look, (lacking) => (lacking ? MISSING_MS : FOUND_MS))
   }
 
