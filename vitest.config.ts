@@ -1,4 +1,6 @@
+import { statSync } from 'node:fs'
 import { defineConfig } from 'vitest/config'
+import { BaseSequencer, type TestSpecification } from 'vitest/node'
 
 /**
  * Long tests share two cores with real servers: limits are for hangs, not for speed. Where real processes and servers take part, a
@@ -7,30 +9,53 @@ import { defineConfig } from 'vitest/config'
  */
 const REAL = { retry: 1 }
 
+/** Files that take much longer than others of their size: they begin first, so that nobody waits for one of them at the end. */
+const LONG = [
+  ...['integration/bench', 'integration/demo', 'integration/pinned', 'integration/release-matrix'],
+  ...['integration/short', 'integration/silent-pool', 'integration/two-workers'],
+  ...['kubernetes/bench', 'kubernetes/bench-scale', 'kubernetes/real-node', 'kubernetes/real-pool'],
+  ...['production/demo', 'production/release'],
+]
+
 /**
- * The tests of a folder, on what test/support/{setup}-setup.ts has obtained. Most of their time they wait for something real
- * (a keep-alive, a pod that starts): `files` of them share the machine, each with a server and a folder of its own.
+ * The long files first, whatever their project: those with a cluster wait for most of their time, those on a Temporal server alone
+ * want both cores, and side by side they fill them. How long a file is says roughly how long it takes, also where none has been run yet.
+ */
+class LongFirst extends BaseSequencer {
+  override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
+    const isShort = ({ moduleId }: TestSpecification) =>
+      !LONG.some((name) => moduleId.endsWith(`/${name}.test.ts`))
+    const size = ({ moduleId }: TestSpecification) => statSync(moduleId).size
+    return files.toSorted((a, b) => Number(isShort(a)) - Number(isShort(b)) || size(b) - size(a))
+  }
+}
+
+/**
+ * The tests of a folder, on what test/support/{setup}-setup.ts has obtained, each file with a server and a folder of its own.
+ * @param alone what they measure would be changed by others
  */
 const real = (
   name: string,
   setup: 'temporal' | 'production' | 'kubernetes',
-  { testTimeout = 240_000, files = 1 } = {},
+  { testTimeout = 240_000, alone = false } = {},
 ) => ({
   test: {
     name,
     include: [`test/${name}/**/*.test.ts`],
     testTimeout,
     hookTimeout: 240_000,
-    fileParallelism: files > 1,
-    maxWorkers: files,
+    fileParallelism: !alone,
     ...REAL,
-    globalSetup: [`test/support/${setup}-setup.ts`],
+    globalSetup: ['callers-bundle', `${setup}-setup`].map((name) => `test/support/${name}.ts`),
     setupFiles: ['test/support/tries.ts'],
   },
 })
 
 export default defineConfig({
   test: {
+    // Two cores are full with four of them: most of their time files wait for something real (a keep-alive, a pod that starts).
+    maxWorkers: 4,
+    sequence: { sequencer: LongFirst },
     projects: [
       {
         test: {
@@ -50,12 +75,12 @@ export default defineConfig({
           hookTimeout: 120_000,
         },
       },
-      real('integration', 'temporal', { files: 3 }),
-      real('interop', 'temporal', { files: 3 }),
-      real('chaos', 'temporal'),
-      real('soak', 'kubernetes', { testTimeout: 600_000 }),
+      real('integration', 'temporal'),
+      real('interop', 'temporal'),
       real('production', 'production'),
-      real('kubernetes', 'kubernetes', { files: 2 }),
+      real('kubernetes', 'kubernetes'),
+      real('chaos', 'temporal', { alone: true }),
+      real('soak', 'kubernetes', { testTimeout: 600_000, alone: true }),
     ],
   },
 })

@@ -11,6 +11,7 @@ import {
   problem,
   TIMEOUT,
 } from '../contract/index.js'
+import { type FinishedJob, HeldResults, type HeldResultsLimits } from './held-results.js'
 import { busyProblem, cancelledProblem, digestProblem, earlierProblem, goneProblem } from './refusal.js'
 import { StartedIds } from './started-ids.js'
 
@@ -21,13 +22,9 @@ import { StartedIds } from './started-ids.js'
  */
 
 /** Bounds and times of a fence; the defaults are the contract's. */
-export interface FenceLimits {
+export interface FenceLimits extends HeldResultsLimits {
   /** jobs that wait */
   queue: number
-  /** results held */
-  results: number
-  /** bytes of all held results together: a thousand full results would be most of a gigabyte */
-  resultBytes: number
   /** cancelled ids that were never seen */
   tombstones: number
   /** ranges of started job ids; past it the pod retires, because a forgotten id could start twice */
@@ -36,8 +33,6 @@ export interface FenceLimits {
   drains: number
   /** leases that were bound, by epoch: past it a job of so many leases ago is only the broker's to ask for */
   leases: number
-  resultSentMs: number
-  resultHoldMs: number
 }
 
 export const FENCE_LIMITS: FenceLimits = {
@@ -71,19 +66,8 @@ interface Accepted {
   epoch: number
 }
 
-type Job =
-  | (Accepted & { kind: 'waiting'; request: JobRequest })
-  | (Accepted & { kind: 'running' })
-  | (Accepted & {
-      kind: 'finished'
-      outcome: JobOutcome
-      bytes: number
-      finishedAtMs: number
-      sentAtMs: number | null
-      acknowledged: boolean
-    })
-
-type FinishedJob = Extract<Job, { kind: 'finished' }>
+/** A job that is not over yet. */
+type Job = (Accepted & { kind: 'waiting'; request: JobRequest }) | (Accepted & { kind: 'running' })
 
 /** What to do with a POST /jobs. */
 export type PostDecision =
@@ -108,8 +92,10 @@ export class Fence {
   readonly #incarnation: string
   readonly #earlier: EarlierBinding | undefined
   readonly #limits: FenceLimits
-  /** accepted jobs whose outcome is still known; finished ones in the order they finished */
+  /** accepted jobs that are not over */
   readonly #jobs = new Map<string, Job>()
+  /** those that are, as long as their outcome is known */
+  readonly #results: HeldResults
   readonly #started = new StartedIds()
   readonly #tombstones = new Set<string>()
   /** epochs that were still to come when a job was refused under them: that answer must stay true */
@@ -128,8 +114,6 @@ export class Fence {
   #retired = false
   #useSeq = 0
   #idleSinceMs: number
-  #finishedCount = 0
-  #finishedBytes = 0
   #startedTwice: string[] = []
 
   constructor(init: FenceInit) {
@@ -137,6 +121,7 @@ export class Fence {
     this.#earlier = init.earlier
     this.#ownerHash = init.earlier?.ownerHash ?? null
     this.#limits = { ...FENCE_LIMITS, ...init.limits }
+    this.#results = new HeldResults(this.#limits)
     this.#idleSinceMs = init.nowMs
   }
 
@@ -210,7 +195,7 @@ export class Fence {
   post(request: JobRequest, tokenEpoch: number, nowMs: number): PostDecision {
     const { jobId, digest, epoch } = request
     // 1. A known job, whatever the epoch or state: checking the epoch first makes finished jobs run twice.
-    const known = this.#jobs.get(jobId)
+    const known = this.#known(jobId)
     if (known !== undefined) {
       const refused = this.#accessProblem(known, tokenEpoch) ?? digestProblem(known, digest)
       if (refused) return { kind: 'refuse', problem: refused }
@@ -273,23 +258,10 @@ export class Fence {
     const job = this.#jobs.get(jobId)
     if (job === undefined || job.kind !== 'running' || this.#running !== jobId)
       throw new Error(`job ${jobId} is said to be over, but it is not the one that runs`)
-    this.#jobs.delete(jobId) // to the young end
-    this.#jobs.set(jobId, {
-      jobId,
-      digest: job.digest,
-      epoch: job.epoch,
-      kind: 'finished',
-      outcome,
-      bytes,
-      finishedAtMs: nowMs,
-      sentAtMs: null,
-      acknowledged: false,
-    })
-    this.#finishedCount++
-    this.#finishedBytes += bytes
+    this.#jobs.delete(jobId)
+    this.#results.add({ jobId, digest: job.digest, epoch: job.epoch, outcome, bytes }, nowMs)
     this.#running = null
     this.#idleSinceMs = nowMs
-    this.#dropResults(nowMs)
     const nextId = this.#queue.shift()
     if (nextId === undefined) return { start: null }
     const next = this.#jobs.get(nextId)
@@ -301,13 +273,12 @@ export class Fence {
 
   /** A response with the job's outcome was fully sent to a client. */
   sent(jobId: string, nowMs: number): void {
-    const job = this.#jobs.get(jobId)
-    if (job?.kind === 'finished') job.sentAtMs ??= nowMs
+    this.#results.sent(jobId, nowMs)
   }
 
   /** A client says that it has the outcome. The result may be dropped from now on; the id is remembered. */
   ack(request: AckRequest, tokenEpoch: number | null): Problem | undefined {
-    const job = this.#jobs.get(request.jobId)
+    const job = this.#known(request.jobId)
     if (job === undefined) return undefined
     const refused = this.#accessProblem(job, tokenEpoch) ?? digestProblem(job, request.digest)
     if (refused) return refused
@@ -316,7 +287,7 @@ export class Fence {
         'InvalidRequest',
         `Job ${job.jobId} is not over yet. Acknowledge it after its result came.`,
       )
-    job.acknowledged = true
+    this.#results.acknowledge(job.jobId)
     return undefined
   }
 
@@ -326,7 +297,7 @@ export class Fence {
    * @param tokenEpoch of a lease token, null for the broker
    */
   cancel(jobId: string, tokenEpoch: number | null): Answer<EndDecision> {
-    const job = this.#jobs.get(jobId)
+    const job = this.#known(jobId)
     if (job === undefined) {
       if (!this.#started.has(jobId)) this.#bury(jobId)
       return { reply: { kill: null, ended: [] } }
@@ -405,11 +376,7 @@ export class Fence {
 
   /** Finished jobs whose result a client may still come for. */
   undelivered(nowMs: number): number {
-    let count = 0
-    for (const job of this.#jobs.values()) {
-      if (job.kind === 'finished' && !this.#isSettled(job, nowMs)) count++
-    }
-    return count
+    return this.#results.undelivered(nowMs)
   }
 
   /** Whether something runs, waits or is undelivered. */
@@ -427,25 +394,21 @@ export class Fence {
     const broken = this.#startedTwice.map((jobId) => `I11: job ${jobId} started twice`)
     let waiting = 0
     let running = 0
-    let finished = 0
-    let bytes = 0
+    for (const jobId of this.#results.ids()) {
+      if (!this.#started.has(jobId)) broken.push(`I11: job ${jobId} ran but is not remembered`)
+      if (this.#jobs.has(jobId)) broken.push(`I11: job ${jobId} is over, and is not`)
+    }
     for (const job of this.#jobs.values()) {
       const started = this.#started.has(job.jobId)
       if (job.kind === 'waiting' && started) broken.push(`I11: job ${job.jobId} waits but has started`)
-      if (job.kind !== 'waiting' && !started) broken.push(`I11: job ${job.jobId} ran but is not remembered`)
+      if (job.kind === 'running' && !started) broken.push(`I11: job ${job.jobId} ran but is not remembered`)
       if (job.kind === 'waiting' && job.epoch !== this.#epoch)
         broken.push(`I1: job ${job.jobId} waits under epoch ${job.epoch}, the pod is bound to ${this.#epoch}`)
       if (job.kind === 'waiting') waiting++
       if (job.kind === 'running') running++
-      if (job.kind === 'finished') {
-        finished++
-        bytes += job.bytes
-      }
     }
     if (running !== (this.#running === null ? 0 : 1)) broken.push(`${running} jobs run at once`)
-    if (finished !== this.#finishedCount || bytes !== this.#finishedBytes)
-      broken.push('the count of held results is wrong')
-    if (finished > this.#limits.results) broken.push(`${finished} results are held`)
+    broken.push(...this.#results.invariants())
     if (waiting !== this.#queue.length)
       broken.push(`${waiting} jobs wait, the queue has ${this.#queue.length}`)
     if (this.#queue.length > this.#limits.queue) broken.push(`${this.#queue.length} jobs wait`)
@@ -453,6 +416,11 @@ export class Fence {
     if (new Set(this.#queue).size !== this.#queue.length) broken.push('a job waits twice')
     if (this.#drained && (running > 0 || this.#queue.length > 0)) broken.push('a drained pod has jobs')
     return broken
+  }
+
+  /** A job whose outcome is known, or will be. */
+  #known(jobId: string): Job | FinishedJob | undefined {
+    return this.#jobs.get(jobId) ?? this.#results.get(jobId)
   }
 
   #accessProblem(job: Accepted, tokenEpoch: number | null): Problem | undefined {
@@ -500,35 +468,6 @@ export class Fence {
   #refuseAhead(jobId: string, epoch: number): void {
     this.#refusedAhead.set(jobId, Math.max(epoch, this.#refusedAhead.get(jobId) ?? 0))
     if (this.#refusedAhead.size > this.#limits.tombstones) dropOldest(this.#refusedAhead)
-  }
-
-  #isSettled(job: FinishedJob, nowMs: number): boolean {
-    if (job.acknowledged) return true
-    return job.sentAtMs === null
-      ? nowMs >= job.finishedAtMs + this.#limits.resultHoldMs
-      : nowMs >= job.sentAtMs + this.#limits.resultSentMs
-  }
-
-  /** Drops results beyond the bounds: settled ones first, then sent ones, then the oldest, never the newest. */
-  #dropResults(nowMs: number): void {
-    while (
-      this.#finishedCount > 1 &&
-      (this.#finishedCount > this.#limits.results || this.#finishedBytes > this.#limits.resultBytes)
-    ) {
-      const dropped =
-        this.#oldestFinished((job) => this.#isSettled(job, nowMs)) ??
-        this.#oldestFinished((job) => job.sentAtMs !== null) ??
-        this.#oldestFinished(() => true)
-      if (dropped === undefined) return
-      this.#jobs.delete(dropped.jobId)
-      this.#finishedCount--
-      this.#finishedBytes -= dropped.bytes
-    }
-  }
-
-  #oldestFinished(accepts: (job: FinishedJob) => boolean): FinishedJob | undefined {
-    for (const job of this.#jobs.values()) if (job.kind === 'finished' && accepts(job)) return job
-    return undefined
   }
 }
 

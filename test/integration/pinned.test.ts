@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { Ran } from '../support/callers.js'
-import { ENDS, seeTheEnd } from '../support/ends.js'
+import { afterTheEnd, ENDS } from '../support/ends.js'
 import { testStartsAgain } from '../support/starts-again.js'
 import { makeWorld, type World } from '../support/world.js'
 
@@ -14,19 +14,23 @@ beforeAll(async () => {
 })
 afterAll(() => world?.close())
 
-const kept = { budget: 2, keepAliveMs: 0 }
+const keepsNothing = { budget: 2, keepAliveMs: 0 }
 
 describe.concurrent('a caller that holds a pinned pod ends', () => {
   test.each(ENDS)(
     '$name: zero leases, nothing runs, its pod is kept for it and for nobody else',
     async (how) => {
-      await seeTheEnd(world, await world.pool(`pin-${how.name}`, kept), how, { pin: PIN })
+      const pool = await world.pool(`pin-${how.name}`, keepsNothing)
+      const { pod, kept, stranger, again } = await afterTheEnd(world, pool, how, { pin: PIN })
+      expect(stranger.pod).not.toBe(pod)
+      expect(stranger.result).toMatchObject({ exitCode: 1, stdout: '' })
+      expect(again).toMatchObject({ pod, hit: 'warm', result: { exitCode: 0, stdout: kept } })
     },
   )
 })
 
 describe.concurrent('a caller with a pinned pod starts again', () => {
-  testStartsAgain(() => world, { ...kept, standby: 1 }, { pin: PIN })
+  testStartsAgain(() => world, { ...keepsNothing, standby: 1 }, { pin: PIN })
 })
 
 describe.concurrent('a caller that thinks', () => {
@@ -34,7 +38,7 @@ describe.concurrent('a caller that thinks', () => {
     world.start<Ran[]>('pinned', [{ pool, pin: PIN, pauseMs: 4_000, pauses: 4, renews }])
 
   test('for longer than its pin and renews it finds its pod, although the pool keeps nothing alive', async () => {
-    const pool = await world.pool('renews', kept)
+    const pool = await world.pool('renews', keepsNothing)
     const [first, last] = await (await thinks('renews', true)).result()
     expect(last).toMatchObject({ pod: first!.pod, epoch: first!.epoch, result: { stdout: 'x\nx\n' } })
     const { ends } = await pool.until('zero leases', (s) => s.leases === 0)
@@ -42,7 +46,7 @@ describe.concurrent('a caller that thinks', () => {
   })
 
   test('and renews nothing loses it when the pin is over; the next job acquires again by itself', async () => {
-    const pool = await world.pool('expires', kept)
+    const pool = await world.pool('expires', keepsNothing)
     const [first, last] = await (await thinks('expires', false)).result()
     expect(last!.pod).not.toBe(first!.pod)
     expect(last!.result.stdout).toBe('x\n')

@@ -18,6 +18,7 @@ import { startDevServer, type TemporalServer } from '../../dist/server/dev-serve
 import { createClusterTokenSource } from '../../src/plugin/cluster-token-source.js'
 import { freePort } from '../../src/server/free-port.js'
 import { type Ended, startCli } from '../support/cli.js'
+import { IMAGE_FIREPOOL } from '../support/container-image.js'
 import { type ControlPlane, kubeconfigOfAccount, startControlPlane } from '../support/control-plane.js'
 import type { KubeObject } from '../support/kube-api.js'
 import { isReady, Pods } from '../support/kube-pods.js'
@@ -26,8 +27,6 @@ import { clusterObstacle, orSkipped } from '../support/obstacles.js'
 import { type ProcessKubelet, startProcessKubelet } from '../support/process-kubelet.js'
 import { waitUntil } from '../support/wait.js'
 
-const ROOT = join(DEPLOY, '../..')
-const PACKAGE = '/opt/firepool/node_modules/firepool'
 const ACCOUNT = 'system:serviceaccount:firepool:firepool-worker'
 const DEPLOYMENT = '/apis/apps/v1/namespaces/firepool/deployments/firepool-worker'
 
@@ -50,7 +49,7 @@ describe.skipIf(obstacle)(orSkipped('deploy/kubernetes at work', obstacle), () =
     folder = await mkdtemp(join(tmpdir(), 'firepool-deployment-'))
     temporal = await startDevServer({ logFile: join(folder, 'server.log') })
     cluster = await startControlPlane({ kwok: false, namespace: 'tests' })
-    kubelet = await startProcessKubelet(cluster, { image: { [PACKAGE]: ROOT } })
+    kubelet = await startProcessKubelet(cluster)
     healthPort = await freePort()
     tokenPort = await freePort()
     workers = new Pods(cluster.api, 'firepool')
@@ -90,7 +89,7 @@ describe.skipIf(obstacle)(orSkipped('deploy/kubernetes at work', obstacle), () =
         {
           target: { kind: 'Deployment', name: 'firepool-worker' },
           patch: stringify([
-            ofContainer('command', ['node', `${PACKAGE}/dist/cli/main.js`]),
+            ofContainer('command', ['node', `${IMAGE_FIREPOOL}/dist/cli/main.js`]),
             // All pods share the ports of one machine.
             ofContainer('args/2', String(healthPort), 'replace'),
             // That of the component stands before it.

@@ -3,17 +3,17 @@ import { dirname, join } from 'node:path'
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest'
 import { SEAT_VOLUME } from '../../dist/contract/index.js'
 import { processesWith } from '../support/cli.js'
+import { type ClusterWorld, makeClusterWorld } from '../support/cluster-world.js'
 import { IMAGE } from '../support/container-image.js'
 import type { ControlPlane } from '../support/control-plane.js'
 import { GPU_DRIVER, GPU_RESOURCE, PLAYED_BY } from '../support/control-plane-objects.js'
 import type { KubeObject } from '../support/kube-api.js'
 import { Pods, podObject } from '../support/kube-pods.js'
-import { GPU_RIGHTS, rulesOf, startCluster } from '../support/kubernetes-world.js'
 import { deviceName, type NodeAgent, startNodeAgent } from '../support/node-agent.js'
 import { orSkipped, realNodeObstacle } from '../support/obstacles.js'
 import { type RealNode, startRealNode } from '../support/real-node.js'
 import { RESTRICTED } from '../support/runner-pod.js'
-import { makeWorld, type PoolHandle, type World, waitUntil } from '../support/world.js'
+import { type PoolHandle, waitUntil } from '../support/world.js'
 
 /**
  * Pools whose pods have seats from the node agent: a real kubelet with containerd, real containers in a namespace under Pod Security
@@ -32,38 +32,30 @@ const FLOCK = 'flock'
 const RUNTIMES = { 'one-gpu': [deviceName(ONE), FLOCK], 'eight-gpus': [...SET.map(deviceName), FLOCK] }
 
 describe.skipIf(obstacle)(orSkipped('seats on a real node', obstacle), () => {
-  let cluster: ControlPlane
-  let node: RealNode
+  let world: ClusterWorld<RealNode>
   let agent: NodeAgent
-  let world: World
   let pair: PoolHandle
   let device: string
   let flock: string
 
-  beforeAll(async () => {
-    cluster = await startCluster({ kwok: false, workerRules: rulesOf('Role', [GPU_RIGHTS]) })
+  async function startNode(cluster: ControlPlane): Promise<RealNode> {
     await cluster.api.patch(`/api/v1/namespaces/${cluster.namespace}`, {
       metadata: { labels: { 'pod-security.kubernetes.io/enforce': 'restricted' } },
     })
-    node = await startRealNode(cluster, { gpus: 16, runtimes: RUNTIMES })
+    const node = await startRealNode(cluster, { gpus: 16, runtimes: RUNTIMES })
     agent = await startNodeAgent(cluster, node, { gpus: 1 + SET.length })
+    return node
+  }
+  beforeAll(async () => {
+    world = await makeClusterWorld(startNode, { gpus: true })
     device = agent.device(ONE)
     flock = join(dirname(device), FLOCK)
     await cp('/usr/bin/flock', flock, { dereference: true })
-    world = await makeWorld({
-      backend: {
-        kind: 'kubernetes',
-        kubeconfig: cluster.workerKubeconfigPath,
-        namespaces: [cluster.namespace],
-      },
-    })
     pair = await world.pool('pair', { budget: 3, standby: 1, profile: profile('one-gpu') })
   })
   afterAll(async () => {
     await world?.close()
     agent?.close()
-    await node?.stop()
-    await cluster?.stop()
   })
 
   const TIME_SLICE = { provider: 'time-slicing', resource: GPU_RESOURCE, colocation: true }
@@ -86,7 +78,7 @@ describe.skipIf(obstacle)(orSkipped('seats on a real node', obstacle), () => {
 
   const callers: Caller[] = []
   interface Caller {
-    handle: Awaited<ReturnType<World['start']>>
+    handle: Awaited<ReturnType<ClusterWorld<RealNode>['start']>>
     job(command: string, more?: object): Promise<void>
     /** what became of its jobs, results and problems */
     ran(count: number): Promise<KubeObject[]>
@@ -111,8 +103,7 @@ describe.skipIf(obstacle)(orSkipped('seats on a real node', obstacle), () => {
           s.leased.some((lease) => lease.caller === name),
         )
         const { pod } = leased.find((lease) => lease.caller === name)!
-        const path = `/api/v1/namespaces/${cluster.namespace}/pods?labelSelector=firepool.dev%2Fpod%3D${pod}`
-        return (await cluster.api.get(path)).items[0]
+        return (await world.podsWith('pod', pod))[0]!
       },
     }
     callers.push(one)
@@ -147,12 +138,11 @@ describe.skipIf(obstacle)(orSkipped('seats on a real node', obstacle), () => {
   async function stand(pod: KubeObject): Promise<KubeObject> {
     const [{ containerID }] = pod.status.containerStatuses
     const ask = `require('http').get({ socketPath: process.env.FIREPOOL_SEAT_SOCKET, path: '/v1/seats' }, (r) => r.pipe(process.stdout))`
-    return JSON.parse(await node.exec(containerID.replace('containerd://', ''), ['node', '-e', ask]))
+    return JSON.parse(await world.nodes.exec(containerID.replace('containerd://', ''), ['node', '-e', ask]))
   }
 
   test('a standby and a parked pod are verified to be on no GPU, whoever is on it', async () => {
-    const path = `/api/v1/namespaces/${cluster.namespace}/pods`
-    const [standby] = (await cluster.api.get(path)).items
+    const standby = (await world.podsWith('pool', 'pair'))[0]!
     expect(standby.spec.volumes.at(-1)).toMatchObject({ name: SEAT_VOLUME, csi: { readOnly: true } })
     const off = { zeroVram: 'yes', held: null, tenant: 'pair' }
     expect(await stand(standby)).toMatchObject({ ...off, pod: standby.metadata.uid })
@@ -237,7 +227,8 @@ describe.skipIf(obstacle)(orSkipped('seats on a real node', obstacle), () => {
   })
 
   test('a pod that asks by the socket of another is refused: who it is, is the word of the kernel', async () => {
-    const [victim] = (await cluster.api.get(`/api/v1/namespaces/${cluster.namespace}/pods`)).items
+    const victim = (await world.podsWith('pool', 'pair'))[0]!
+    const { cluster } = world
     await cluster.api.post('/api/v1/namespaces', {
       apiVersion: 'v1',
       kind: 'Namespace',

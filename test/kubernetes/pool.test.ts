@@ -1,58 +1,28 @@
-import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { createFirepoolClient } from '../../dist/client/index.js'
 import { FirepoolError } from '../../dist/contract/index.js'
 import { processesWith } from '../support/cli.js'
-import type { ControlPlane } from '../support/control-plane.js'
-import { PLAYED_BY } from '../support/control-plane-objects.js'
-import { startCluster } from '../support/kubernetes-world.js'
+import { type ClusterWorld, makeClusterWorld, ON_PROCESSES } from '../support/cluster-world.js'
+import type { KubeObject } from '../support/kube-api.js'
 import { clusterObstacle, orSkipped } from '../support/obstacles.js'
 import { type ProcessKubelet, startProcessKubelet } from '../support/process-kubelet.js'
 import { waitUntil } from '../support/wait.js'
-import { makeWorld, type World } from '../support/world.js'
 
 /** A whole pool on Temporal: its pods are of a real API server, and the runner in each is the one that images have. */
-
-const ROOT = fileURLToPath(new URL('../..', import.meta.url)).replace(/\/$/, '')
-/** Where the package is in an image. */
-const PACKAGE = '/opt/firepool/node_modules/firepool'
 
 const obstacle = await clusterObstacle()
 
 describe.skipIf(obstacle)(orSkipped('a pool of pods of a cluster', obstacle), () => {
-  let cluster: ControlPlane
-  let kubelet: ProcessKubelet
-  let world: World
+  let world: ClusterWorld<ProcessKubelet>
   beforeAll(async () => {
-    cluster = await startCluster({ nodes: 0, kwok: false })
-    kubelet = await startProcessKubelet(cluster, { image: { [PACKAGE]: ROOT } })
-    world = await makeWorld({
-      workerProcess: true,
-      backend: {
-        kind: 'kubernetes',
-        kubeconfig: cluster.workerKubeconfigPath,
-        namespaces: [cluster.namespace],
-      },
-    })
+    world = await makeClusterWorld(startProcessKubelet, { workerProcess: true })
   })
-  afterAll(async () => {
-    await world?.close()
-    await kubelet?.stop()
-    await cluster?.stop()
-  })
+  afterAll(() => world?.close())
 
-  const profile = (change: object = {}) => ({
-    backend: 'kubernetes',
-    image: 'registry.test/firepool:1',
-    template: { spec: { nodeSelector: { [PLAYED_BY.label]: PLAYED_BY.process } } },
-    ...change,
-  })
-  const pods = async (pool: string) =>
-    (
-      await cluster.api.get(
-        `/api/v1/namespaces/${cluster.namespace}/pods?labelSelector=firepool.dev%2Fpool%3D${pool}`,
-      )
-    ).items
+  const profile = (change: object = {}) => ({ ...ON_PROCESSES, ...change })
+  const pods = (pool: string) => world.podsWith('pool', pool)
+  const path = (kind: string) => `/api/v1/namespaces/${world.cluster.namespace}/${kind}`
+  const remove = (pod: string) => world.cluster.api.delete(`${path('pods')}/${pod}`)
   const firepool = () => createFirepoolClient({ client: world.client })
 
   test('a job runs in a pod, the next one on the same pod, and whom it serves stands on it', async () => {
@@ -63,9 +33,7 @@ describe.skipIf(obstacle)(orSkipped('a pool of pods of a cluster', obstacle), ()
     const pod = first.stdout.trim()
     expect(second.stdout).toBe(`${pod}\nkept\n`)
     const noted = await waitUntil('the note', async () => {
-      const found = (await pods('jobs')).find(
-        ({ metadata }: { metadata: { name: string } }) => metadata.name === `${pod}-g1`,
-      )
+      const found = (await pods('jobs')).find(({ metadata }) => metadata.name === `${pod}-g1`)
       return found?.metadata.annotations['firepool.dev/caller'] === 'agent-7' && found
     })
     expect(noted.metadata.annotations['firepool.dev/epoch']).toBe('1')
@@ -80,7 +48,7 @@ describe.skipIf(obstacle)(orSkipped('a pool of pods of a cluster', obstacle), ()
     const running = session.run({ command: 'sleep 600', env: { MARK: mark } })
     // Before it has started there its loss would be no failure: it would be run elsewhere.
     await waitUntil('it runs', () => processesWith(mark).length > 0)
-    await cluster.api.delete(`/api/v1/namespaces/${cluster.namespace}/pods/${pod}-g1`)
+    await remove(`${pod}-g1`)
     const error = await running.catch((e: unknown) => e)
     expect(error).toBeInstanceOf(FirepoolError)
     expect((error as FirepoolError).problem).toMatchObject({ code: 'PodLost' })
@@ -128,11 +96,11 @@ describe.skipIf(obstacle)(orSkipped('a pool of pods of a cluster', obstacle), ()
     const running = session.run({ command: 'sleep 4; echo still $FIREPOOL_POD' })
     await pool.until('a standby is there again', ({ standby, leases }) => standby.ready === 1 && leases === 1)
     const standby = (await pods('adopted'))
-      .map(({ metadata }: { metadata: { name: string } }) => metadata.name)
-      .find((name: string) => name !== `${pod}-g1`)
+      .map(({ metadata }) => metadata.name)
+      .find((name) => name !== `${pod}-g1`)
     await world.killWorker()
     // Nobody hears of this one.
-    await cluster.api.delete(`/api/v1/namespaces/${cluster.namespace}/pods/${standby}`)
+    await remove(standby)
     await world.startWorker()
     expect((await running).stdout).toBe(`still ${pod}\n`)
     await pool.until(
@@ -150,11 +118,7 @@ describe.skipIf(obstacle)(orSkipped('a pool of pods of a cluster', obstacle), ()
     await firepool().deletePool('ends', { force: true })
     await pool.handle.result()
     expect(await pods('ends')).toEqual([])
-    const { items } = await cluster.api.get(`/api/v1/namespaces/${cluster.namespace}/configmaps`)
-    expect(
-      items.filter(({ metadata }: { metadata: { name: string } }) =>
-        metadata.name.startsWith('firepool-ends'),
-      ),
-    ).toEqual([])
+    const { items } = await world.cluster.api.get(path('configmaps'))
+    expect(items.filter(({ metadata }: KubeObject) => metadata.name.startsWith('firepool-ends'))).toEqual([])
   })
 })

@@ -1,38 +1,22 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { createFirepoolClient, type FirepoolError } from '../../dist/client/index.js'
+import { type ClusterWorld, makeClusterWorld } from '../support/cluster-world.js'
 import { IMAGE } from '../support/container-image.js'
-import type { ControlPlane } from '../support/control-plane.js'
 import { PLAYED_BY } from '../support/control-plane-objects.js'
-import { startCluster } from '../support/kubernetes-world.js'
 import { orSkipped, realNodeObstacle } from '../support/obstacles.js'
 import { type RealNode, startRealNode } from '../support/real-node.js'
 import { waitUntil } from '../support/wait.js'
-import { makeWorld, type World } from '../support/world.js'
 
 /** A pool whose pods are containers of a real kubelet: what the template says is what a kubelet makes of it. */
 
 const obstacle = await realNodeObstacle()
 
 describe.skipIf(obstacle)(orSkipped('a pool on a real node', obstacle), () => {
-  let cluster: ControlPlane
-  let node: RealNode
-  let world: World
+  let world: ClusterWorld<RealNode>
   beforeAll(async () => {
-    cluster = await startCluster({ nodes: 1 })
-    node = await startRealNode(cluster)
-    world = await makeWorld({
-      backend: {
-        kind: 'kubernetes',
-        kubeconfig: cluster.workerKubeconfigPath,
-        namespaces: [cluster.namespace],
-      },
-    })
+    world = await makeClusterWorld(startRealNode)
   })
-  afterAll(async () => {
-    await world?.close()
-    await node?.stop()
-    await cluster?.stop()
-  })
+  afterAll(() => world?.close())
 
   const firepool = () => createFirepoolClient({ client: world.client })
   const profile = (change: { runner?: object; spec?: object; prepare?: string[] } = {}) => ({
@@ -120,7 +104,6 @@ describe.skipIf(obstacle)(orSkipped('a pool on a real node', obstacle), () => {
     const pool = world.existing('real')
     await firepool().deletePool('real', { force: true })
     await pool.handle.result()
-    const path = `/api/v1/namespaces/${cluster.namespace}/pods?labelSelector=firepool.dev%2Fpool%3Dreal`
-    await waitUntil('its pods are gone', async () => (await cluster.api.get(path)).items.length === 0)
+    await waitUntil('its pods are gone', async () => (await world.podsWith('pool', 'real')).length === 0)
   })
 })

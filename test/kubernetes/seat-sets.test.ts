@@ -1,55 +1,42 @@
 import { readFileSync } from 'node:fs'
 import { createServer } from 'node:http'
-import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { createFirepoolClient, type Session } from '../../dist/client/index.js'
+import { type ClusterWorld, makeClusterWorld, ON_PROCESSES } from '../support/cluster-world.js'
 import type { ControlPlane } from '../support/control-plane.js'
-import { GPU_DRIVER, PLAYED_BY, resourceSliceObject } from '../support/control-plane-objects.js'
+import { GPU_DRIVER, resourceSliceObject } from '../support/control-plane-objects.js'
 import type { KubeObject } from '../support/kube-api.js'
-import { GPU_RIGHTS, rulesOf, startCluster } from '../support/kubernetes-world.js'
 import { clusterObstacle, orSkipped } from '../support/obstacles.js'
 import { type ProcessKubelet, startProcessKubelet } from '../support/process-kubelet.js'
 import { waitUntil } from '../support/wait.js'
-import { makeWorld, type PoolHandle, type World } from '../support/world.js'
+import type { PoolHandle } from '../support/world.js'
 
 /**
  * Seat sets of a whole pool: claims that the real scheduler allocates; the GPUs are a driver's ResourceSlices and no more, and there is
  * no node agent: most jobs here need no GPU, and for one a scripted agent answers.
  */
 
-const ROOT = fileURLToPath(new URL('../..', import.meta.url)).replace(/\/$/, '')
-const PACKAGE = '/opt/firepool/node_modules/firepool'
 const NODE = 'process-0'
-const SPEC = { budget: 8, standby: 1, keepAliveMs: 3_000 }
+/** No lease is recalled while a test looks at it. */
+const SPEC = { budget: 8, standby: 1, keepAliveMs: 600_000 }
 
 const obstacle = await clusterObstacle()
 
 describe.skipIf(obstacle)(orSkipped('seat sets of a pool in a cluster', obstacle), () => {
-  let cluster: ControlPlane
-  let kubelet: ProcessKubelet
-  let world: World
+  let world: ClusterWorld<ProcessKubelet>
   let pool: PoolHandle
   beforeAll(async () => {
-    cluster = await startCluster({ nodes: 0, kwok: false, workerRules: rulesOf('Role', [GPU_RIGHTS]) })
-    await cluster.api.post('/apis/resource.k8s.io/v1/resourceslices', resourceSliceObject(NODE, 8))
-    kubelet = await startProcessKubelet(cluster, { nodes: [NODE], image: { [PACKAGE]: ROOT } })
-    const { workerKubeconfigPath: kubeconfig, namespace } = cluster
-    world = await makeWorld({
-      workerProcess: true,
-      backend: { kind: 'kubernetes', kubeconfig, namespaces: [namespace] },
-    })
+    const startNodes = async (cluster: ControlPlane) => {
+      await cluster.api.post('/apis/resource.k8s.io/v1/resourceslices', resourceSliceObject(NODE, 8))
+      return startProcessKubelet(cluster, { nodes: [NODE] })
+    }
+    world = await makeClusterWorld(startNodes, { gpus: true, workerProcess: true })
   })
-  afterAll(async () => {
-    await world?.close()
-    await kubelet?.stop()
-    await cluster?.stop()
-  })
+  afterAll(() => world?.close())
 
   const profile = (env: Record<string, string> = {}) => ({
-    backend: 'kubernetes',
-    image: 'registry.test/firepool:1',
+    ...ON_PROCESSES,
     env,
-    template: { spec: { nodeSelector: { [PLAYED_BY.label]: PLAYED_BY.process } } },
     gpu: {
       ...{ provider: 'dra', deviceClass: GPU_DRIVER, count: 1, seatSet: 4, colocation: true },
       ...{ idle: 'park', duty: 0.2, agent: true },
@@ -61,10 +48,9 @@ describe.skipIf(obstacle)(orSkipped('seat sets of a pool in a cluster', obstacle
 
   /** The pods that are there, each with its set, its claim and the GPUs that the scheduler gave that. */
   async function seated(): Promise<Map<string, { set: string; claim: string; gpus: string[] }>> {
-    const inNamespace = (api: string, what: string) =>
-      cluster.api.get(`${api}/namespaces/${cluster.namespace}/${what}`)
-    const { items: pods } = await inNamespace('/api/v1', 'pods')
-    const { items: claims } = await inNamespace('/apis/resource.k8s.io/v1', 'resourceclaims')
+    const pods = await world.podsWith('pool', 'sets')
+    const { api, namespace } = world.cluster
+    const { items: claims } = await api.get(`/apis/resource.k8s.io/v1/namespaces/${namespace}/resourceclaims`)
     const gpusOf = new Map<string, string[]>(
       claims.map(({ metadata, status }: KubeObject) => [
         metadata.name,
@@ -77,7 +63,7 @@ describe.skipIf(obstacle)(orSkipped('seat sets of a pool in a cluster', obstacle
         .map(({ metadata, spec }: KubeObject) => {
           const claim = spec.resourceClaims[0].resourceClaimName
           const set = metadata.labels['firepool.dev/seat-set']
-          return [metadata.annotations['firepool.dev/pod'], { set, claim, gpus: gpusOf.get(claim) }]
+          return [metadata.annotations['firepool.dev/pod'], { set, claim, gpus: gpusOf.get(claim)! }]
         }),
     )
   }
@@ -108,7 +94,8 @@ describe.skipIf(obstacle)(orSkipped('seat sets of a pool in a cluster', obstacle
   })
 
   test('a new template takes the GPUs over, on a node that has no others', async () => {
-    const spec = { v: 1, name: 'sets', ...SPEC, standby: 2, profile: profile({ RELEASE: '2' }) }
+    const changed = { standby: 2, keepAliveMs: 1_000, profile: profile({ RELEASE: '2' }) }
+    const spec = { v: 1, name: 'sets', ...SPEC, ...changed }
     await pool.handle.signal('firepool.apply', spec)
     await pool.until(
       'it is rolled',
@@ -151,26 +138,24 @@ describe.skipIf(obstacle)(orSkipped('seat sets of a pool in a cluster', obstacle
     const asked: string[] = []
     const error = { code: 'SeatSetSick', message: 'GPU-a quarantined (dirty)', remedy: 'Elsewhere' }
     const servers = await Promise.all(
-      (await cluster.api.get(`/api/v1/namespaces/${cluster.namespace}/pods`)).items.map(
-        async ({ metadata }: KubeObject) => {
-          const set = metadata.labels['firepool.dev/seat-set']
-          const server = createServer((req, res) => {
-            if (req.url === '/v1/seats') asked.push(set)
-            const refuses = req.url === '/v1/seats' && isSick(set)
-            const granted = { v: 1, seatEpoch: 1, uuids: [`GPU-of-set-${set}`], xids: [] }
-            res.writeHead(refuses ? 503 : 200).end(JSON.stringify(refuses ? { v: 1, error } : granted))
-          })
-          await new Promise<void>((resolve) => server.listen(socketOf(metadata.name), resolve))
-          return server
-        },
-      ),
+      (await world.podsWith('pool', 'sick')).map(async ({ metadata }: KubeObject) => {
+        const set = metadata.labels['firepool.dev/seat-set']
+        const server = createServer((req, res) => {
+          if (req.url === '/v1/seats') asked.push(set)
+          const refuses = req.url === '/v1/seats' && isSick(set)
+          const granted = { v: 1, seatEpoch: 1, uuids: [`GPU-of-set-${set}`], xids: [] }
+          res.writeHead(refuses ? 503 : 200).end(JSON.stringify(refuses ? { v: 1, error } : granted))
+        })
+        await new Promise<void>((resolve) => server.listen(socketOf(metadata.name), resolve))
+        return server
+      }),
     )
     return { asked, close: () => servers.forEach((server) => void server.close()) }
   }
 
   /** Where the runner of a pod looks for its agent. */
   function socketOf(pod: string): string {
-    for (const pid of kubelet.pids(cluster.namespace, pod)) {
+    for (const pid of world.nodes.pids(world.cluster.namespace, pod)) {
       const env = readFileSync(`/proc/${pid}/environ`, 'utf8').split('\0')
       const found = env.find((entry) => entry.startsWith('FIREPOOL_SEAT_SOCKET='))
       if (found) return found.slice(found.indexOf('=') + 1)

@@ -1,6 +1,6 @@
-import { afterAll, beforeAll, describe, inject, test } from 'vitest'
+import { afterAll, beforeAll, describe, expect, inject, test } from 'vitest'
 import { WORKFLOW } from '../../dist/contract/index.js'
-import { ENDS, seeTheEnd } from '../support/ends.js'
+import { afterTheEnd, ENDS } from '../support/ends.js'
 import { createNamespace } from '../support/production-server.js'
 import { makeWorld, type World, waitUntil } from '../support/world.js'
 
@@ -21,7 +21,11 @@ describe.concurrent('a caller that holds a pod ends', () => {
   test.each(ENDS)(
     '$name: zero leases, nothing runs, its files are there for it and for nobody else',
     async (how) => {
-      await seeTheEnd(world, await world.pool(how.name, { budget: 2 }), how)
+      const pool = await world.pool(how.name, { budget: 2 })
+      const { pod, kept, stranger, again } = await afterTheEnd(world, pool, how)
+      expect(stranger.pod).not.toBe(pod)
+      expect(stranger.result).toMatchObject({ exitCode: 1, stdout: '' })
+      expect(again).toMatchObject({ pod, hit: 'warm', result: { exitCode: 0, stdout: kept } })
     },
   )
 })

@@ -3,42 +3,26 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { createFirepoolClient } from '../../dist/client/index.js'
 import type { ObservedPod } from '../../dist/contract/index.js'
 import type { KubernetesBackend } from '../../dist/kubernetes/index.js'
-import type { ControlPlane } from '../support/control-plane.js'
-import { PLAYED_BY } from '../support/control-plane-objects.js'
-import { startCluster } from '../support/kubernetes-world.js'
+import { type ClusterWorld, makeClusterWorld, ON_PROCESSES } from '../support/cluster-world.js'
 import { clusterObstacle, orSkipped } from '../support/obstacles.js'
 import { type ProcessKubelet, startProcessKubelet } from '../support/process-kubelet.js'
-import { makeWorld, type World, waitUntil } from '../support/world.js'
+import { waitUntil } from '../support/wait.js'
 
 const OUTAGE_MS = 60_000
 
 const obstacle = await clusterObstacle()
 
 describe.skipIf(obstacle)(orSkipped('an API server that is away for a minute', obstacle), () => {
-  let cluster: ControlPlane
-  let kubelet: ProcessKubelet
-  let world: World
+  let world: ClusterWorld<ProcessKubelet>
   beforeAll(async () => {
-    cluster = await startCluster({ nodes: 0, kwok: false })
-    kubelet = await startProcessKubelet(cluster)
-    world = await makeWorld({
-      backend: {
-        kind: 'kubernetes',
-        kubeconfig: cluster.workerKubeconfigPath,
-        namespaces: [cluster.namespace],
-      },
-    })
+    world = await makeClusterWorld(startProcessKubelet)
   })
-  afterAll(async () => {
-    await world?.close()
-    await kubelet?.stop()
-    await cluster?.stop()
-  })
+  afterAll(() => world?.close())
 
   test('a job runs through it, warm jobs are served in it, a lease asked for in it comes after it; no pod is lost', async () => {
-    const template = { spec: { nodeSelector: { [PLAYED_BY.label]: PLAYED_BY.process } } }
-    const profile = { backend: 'kubernetes', image: 'registry.test/firepool:1', template }
-    const pool = await world.pool('outage', { budget: 3, standby: 0, keepAliveMs: 600_000, profile })
+    const { cluster } = world
+    const spec = { budget: 3, standby: 0, keepAliveMs: 600_000, profile: ON_PROCESSES }
+    const pool = await world.pool('outage', spec)
     const session = (caller: string) =>
       createFirepoolClient({ client: world.client }).session('outage', { caller, ttl: '10m' })
     const [long, warm, late] = [session('long'), session('warm'), session('late')]

@@ -4,7 +4,8 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { waitUntil } from './world.js'
 
-const MAIN = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url))
+/** Path of the CLI's program. */
+export const CLI_MAIN = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url))
 
 export interface Ended {
   code: number | null
@@ -28,7 +29,7 @@ export interface Running {
 
 /** The real CLI as a process of its own. Standard input is what is given, else closed. */
 export function startCli(args: readonly string[], env: NodeJS.ProcessEnv, input?: string | Buffer): Running {
-  return startScript(MAIN, args, env, input)
+  return startScript(CLI_MAIN, args, env, input)
 }
 
 /** A JavaScript file as a process of its own. */

@@ -17,15 +17,16 @@ const RENEW_EVERY_MS = (NODE_LEASE_SECONDS * 1_000) / 4
 const FOLLOW_AGAIN_MS = 200
 const LEASES = '/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases'
 
-const IMAGE_PATHS = { [IMAGE_FIREPOOL]: fileURLToPath(new URL('../..', import.meta.url)) }
+/** Where paths of the containers' image are on this machine: Firepool is this repository, built. */
+const IMAGE_PATHS = [
+  [IMAGE_FIREPOOL, fileURLToPath(new URL('../..', import.meta.url)).replace(/\/$/, '')],
+] as const
 
 export interface ProcessKubeletOptions {
   /** default process-0 */
   nodes?: readonly string[]
   /** default 8 */
   gpusPerNode?: number
-  /** where paths of the containers' image are on this machine; default: Firepool is this repository, built */
-  image?: Readonly<Record<string, string>>
 }
 
 /** Nodes whose pods are processes of this machine. */
@@ -56,8 +57,8 @@ export async function startProcessKubelet(
   const { url, authority } = cluster
   const identity = authority.issue('process-kubelet', { organization: FAKE_KUBELETS })
   const api = new KubeApi({ url, ca: authority.cert, ...identity })
-  const { nodes: names = ['process-0'], gpusPerNode = 8, image = IMAGE_PATHS } = options
-  const host = { api, keeper, imagePaths: Object.entries(image), podAddress: podAddresses() }
+  const { nodes: names = ['process-0'], gpusPerNode = 8 } = options
+  const host = { api, keeper, imagePaths: IMAGE_PATHS, podAddress: podAddresses() }
   const nodes = names.map((name) => new ProcessNode(name, gpusPerNode, host))
   const find = (namespace: string, pod: string) => {
     for (const node of nodes) {

@@ -15,6 +15,7 @@ import { FirepoolPlugin } from '../../dist/plugin/index.js'
 import { startDevServer, type TemporalServer } from '../../dist/server/dev-server.js'
 import { loadKeys } from '../../dist/token/token.js'
 import { type FirepoolWorker, type KubernetesOptions, startFirepoolWorker } from '../../dist/worker.js'
+import { callersWorkflows } from './callers-bundle.js'
 import { isSecondTry } from './second-try.js'
 import { waitUntil } from './wait.js'
 
@@ -78,8 +79,6 @@ export interface WorldOptions {
   uiPort?: number
   /** the server keeps its state in temporal.db of the world's folder */
   serverFile?: boolean
-  /** file of the callers' workflows; default test/support/callers.ts */
-  workflows?: string
   /** the callers' worker has Firepool's plugin: short jobs are local activities */
   plugin?: boolean
   /** codecs of Firepool's worker and its client, and of the callers' worker */
@@ -116,7 +115,7 @@ export async function makeWorld(options: WorldOptions = {}): Promise<World> {
     connection,
     namespace: server.namespace,
     taskQueue: CALLER_QUEUE,
-    workflowsPath: options.workflows ?? fileURLToPath(new URL('./callers.ts', import.meta.url)),
+    ...callersWorkflows(!options.plugin && !options.dataConverter),
     ...(options.dataConverter ? { dataConverter: options.dataConverter.callers } : {}),
     plugins: options.plugin ? [new FirepoolPlugin({ dir: firepoolDir })] : [],
   })
