@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import { checkPoolSpec, checkSpecNames, readPoolSpec } from './check-spec.js'
-import { GPU_CAPABILITIES, GPU_PROVIDERS, type GpuProvider, type GpuShare } from './gpu.js'
+import { GPU_CAPABILITIES, GPU_IDLES, GPU_PROVIDERS, type GpuProvider, type GpuShare } from './gpu.js'
 import type { KubernetesProfile } from './pool.js'
 
 const spec = (gpu: unknown, template: object = {}) => ({
@@ -132,13 +132,14 @@ describe('what a provider cannot give is refused, with those that can', () => {
       'agent',
       /no seat can pass from one pod to another: the MPS server owns .*use time-slicing, kai, hami or dra$/,
     ],
-    [of('mig', { agent: true }), 'agent', /the slice is its own/],
+    [of('mig', { agent: true }), 'agent', /the slice is its own, .*; remove it, or use time-slicing, kai,/],
     [of('device-plugin', { agent: true }), 'agent', /no other pod can be on the GPU/],
     [
-      of('dra', { agent: true, ...both('checkpoint') }),
+      of('dra', { idle: 'checkpoint', colocation: true }),
       'idle',
-      /does not move .* to the host yet; write park or hold/,
+      /is checkpoint, but nobody says who may use the GPU next without the node agent; set agent: true/,
     ],
+    [of('dra', { idle: 'checkpoint', agent: true }), 'idle', /without colocation; set colocation: true/],
     [of('mig', { colocation: true }), 'colocation', /one pod on a GPU/],
     [
       of('time-slicing', { isolation: 'limits' }),
@@ -172,7 +173,7 @@ describe('what a provider cannot give is refused, with those that can', () => {
 
   test('and what it can give is not', () => {
     for (const provider of ['time-slicing', 'kai', 'hami', 'dra'] as const)
-      for (const idle of ['park', 'hold'] as const)
+      for (const idle of GPU_IDLES)
         expect(gpuOf(of(provider, { agent: true, ...both(idle) })), provider).toMatchObject({
           idle,
           agent: true,

@@ -327,19 +327,13 @@ function inIdle({ provider, idle, colocation, agent }: GpuShare, can: GpuCapabil
 }
 
 /** The agent sees who is on a whole GPU, and nothing of a slice or of a server that is on it for others. */
-function withAgent({ provider, agent, idle }: GpuShare, can: GpuCapabilities): Refusal {
+function withAgent({ provider, agent }: GpuShare, can: GpuCapabilities): Refusal {
   if (!agent) return null
   if (can.noParking !== null)
     return refuse(
       'agent',
       `is true, and with provider ${provider} no seat can pass from one pod to another: ${can.noParking}`,
       `remove it, or use ${providersWith(({ noParking }) => noParking === null)}`,
-    )
-  if (idle === 'checkpoint')
-    return refuse(
-      'idle',
-      "is checkpoint, and the node agent does not move a GPU's memory to the host yet",
-      'write park or hold',
     )
   return null
 }

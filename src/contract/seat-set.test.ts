@@ -27,6 +27,12 @@ it('has as many pods as seats where they hold them, and takes turns where they p
   expect(rule({ provider: 'dra', colocation: true })).toEqual({ seats: 1, pods: 1, shared: false })
 })
 
+it('has no more suspended pods than find their own seat free, because no other one will do', () => {
+  const set = { provider: 'dra', seatSet: 8, colocation: true, agent: true, idle: 'checkpoint' }
+  expect([0.05, 0.1, 0.2].map((duty) => rule({ ...set, duty })?.pods)).toEqual([24, 16, 8])
+  expect(rule({ ...set, duty: 0.01 })?.pods).toBe(88)
+})
+
 it('is of providers that make several pods see the same GPUs, and of no others', () => {
   expect(rule({ provider: 'dra' })).toBeNull()
   expect(rule({ provider: 'device-plugin' })).toBeNull()

@@ -3,7 +3,15 @@ import { type RequestOptions, request } from 'node:http'
 import { performance } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { FirepoolError } from '../contract/index.js'
-import { BANNED, bannedProblem, type Seat, type SeatAgent, type SeatArbiter, seatProblem } from './seat.js'
+import {
+  BANNED,
+  bannedProblem,
+  checkpointProblem,
+  type Seat,
+  type SeatAgent,
+  type SeatArbiter,
+  seatProblem,
+} from './seat.js'
 import { type SeatGrant, SeatHold, type SeatIdle } from './seat-hold.js'
 
 /**
@@ -42,6 +50,9 @@ class NoSeat extends Error {
   }
 }
 
+/** What is on a GPU could not be measured, or is still being moved: nothing has become of it. */
+const NOT_YET: readonly string[] = ['SeatUnavailable', 'Superseded']
+
 /** The agent is down or starts: it can be asked again. */
 class AgentAway extends NoSeat {}
 
@@ -54,6 +65,8 @@ export class NodeAgentSeats implements SeatArbiter {
   /** seat epochs whose release the agent has not heard yet */
   readonly #owed = new Set<number>()
   #timer: NodeJS.Timeout | null = null
+  /** a seat is asked for, or what is on one is being suspended: never both */
+  #doing: 'take' | 'suspend' | null = null
   #authorization = ''
 
   constructor(options: NodeAgentOptions) {
@@ -79,6 +92,8 @@ export class NodeAgentSeats implements SeatArbiter {
     await this.endEpochs(epoch - 1)
     for (;;) {
       signal.throwIfAborted()
+      const lost = this.#hold.whyLost(epoch)
+      if (lost !== null) throw new FirepoolError(checkpointProblem(lost))
       try {
         return await this.#ask(jobId, epoch, Math.max(0, deadlineMs - performance.now()), signal)
       } catch (error) {
@@ -97,6 +112,17 @@ export class NodeAgentSeats implements SeatArbiter {
   }
 
   async #ask(jobId: string, epoch: number, waitMs: number, signal: AbortSignal): Promise<Seat> {
+    if (this.#doing !== null)
+      throw new NoSeat('Suspending', 'what the jobs before left on the GPUs is still on its way to the host.')
+    this.#doing = 'take'
+    try {
+      return await this.#askNow(jobId, epoch, waitMs, signal)
+    } finally {
+      this.#doing = null
+    }
+  }
+
+  async #askNow(jobId: string, epoch: number, waitMs: number, signal: AbortSignal): Promise<Seat> {
     const granted = await this.#call<SeatGrant>(
       'POST',
       '/v1/seats',
@@ -109,6 +135,7 @@ export class NodeAgentSeats implements SeatArbiter {
       },
       signal,
     )
+    if (this.#hold.isSuspended(epoch)) await this.#resume(epoch, granted.seatEpoch)
     const seat = this.#seat(epoch, granted)
     if (signal.aborted) {
       await seat.release()
@@ -119,7 +146,71 @@ export class NodeAgentSeats implements SeatArbiter {
 
   #seat(epoch: number, grant: SeatGrant): Seat {
     this.#hold.granted(epoch, grant)
-    return { uuids: grant.uuids, release: () => this.#release(this.#hold.jobEnded()) }
+    return { uuids: grant.uuids, release: () => this.#jobEnded() }
+  }
+
+  /** @returns why a GPU was lost */
+  async #jobEnded(): Promise<string | null> {
+    const given = this.#hold.jobEnded()
+    return given.length > 0 ? this.#release(given) : this.#suspend()
+  }
+
+  /** Has what jobs left on the GPUs taken off them, which gives the seat back; when nothing is there, gives it back. @returns why a GPU was lost */
+  async #suspend(): Promise<string | null> {
+    const seat = this.#hold.toSuspend
+    if (seat === null) return null
+    if (this.#doing !== null) {
+      this.#settleLater()
+      return null
+    }
+    const { epoch, seatEpoch } = seat
+    this.#doing = 'suspend'
+    try {
+      const path = '/v1/seats/suspend'
+      const { hostBytes } = await this.#call<{ hostBytes: number }>('POST', path, { v: 1, seatEpoch })
+      this.#options.log(`${hostBytes} bytes of GPU memory are in the host's until the next job`)
+      this.#hold.suspended({ epoch, seatEpoch })
+      return null
+    } catch (error) {
+      const { code, message } = error as NoSeat
+      if (error instanceof AgentAway || NOT_YET.includes(code)) {
+        this.#settleLater() // held as long as that
+        return null
+      }
+      // Taken back by the agent: its release says why.
+      const isGone = code === 'NotSuspended' || code === 'StaleSeat'
+      const lost = await this.#release(this.#hold.notSuspended(seatEpoch))
+      const why = lost ?? (isGone ? null : message)
+      if (why !== null) {
+        this.#options.log(`what jobs left on the GPUs is lost: ${why}`)
+        this.#hold.lost(epoch, why)
+      }
+      return lost
+    } finally {
+      this.#doing = null
+    }
+  }
+
+  /**
+   * Has what is suspended put back on the GPUs of this seat. Nothing breaks it off: half of it is on them.
+   * @throws NoSeat: it is still suspended; or FirepoolError: it is lost
+   */
+  async #resume(epoch: number, seatEpoch: number): Promise<void> {
+    try {
+      await this.#call('POST', '/v1/seats/resume', { v: 1, seatEpoch })
+    } catch (error) {
+      const { code, message } = error as NoSeat
+      if (error instanceof AgentAway) throw error
+      // It ended by itself meanwhile, or an answer was not heard.
+      if (code !== 'NotSuspended') {
+        await this.#release([seatEpoch])
+        if (code !== 'CheckpointFailed') throw error
+        this.#hold.resumed()
+        this.#hold.lost(epoch, message)
+        throw new FirepoolError(checkpointProblem(message))
+      }
+    }
+    this.#hold.resumed()
   }
 
   /** The same for every try of one request: asked again, it keeps its turn or gets the same seat. */
@@ -171,6 +262,7 @@ export class NodeAgentSeats implements SeatArbiter {
     this.#timer = setTimeout(() => {
       this.#timer = null
       void this.#settle()
+      void this.#suspend()
     }, RELEASE_AGAIN_MS)
   }
 

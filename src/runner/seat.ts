@@ -38,7 +38,7 @@ export interface SeatEnv {
   FIREPOOL_SEAT_URL?: string
   /** GPUs for each job, 1 to 16; default 1 */
   FIREPOOL_SEAT_GPUS?: string
-  /** between jobs of one lease: `park` (default) gives the seat up, `hold` keeps it */
+  /** between jobs of one lease: `park` (default) gives the seat up, `hold` keeps it, `checkpoint` gives it up and suspends what is on it */
   FIREPOOL_SEAT_IDLE?: string
 }
 
@@ -61,7 +61,9 @@ export function seatSettings(env: SeatEnv): (SeatAgent & { gpus: number; idle: S
     )
   const idle = SEAT_IDLES.find((idle) => idle === (text || 'park'))
   if (idle === undefined)
-    throw new Error(`FIREPOOL_SEAT_IDLE must be ${SEAT_IDLES.join(' or ')}, it is ${JSON.stringify(text)}.`)
+    throw new Error(
+      `FIREPOOL_SEAT_IDLE must be one of ${SEAT_IDLES.join(', ')}, it is ${JSON.stringify(text)}.`,
+    )
   return { ...agent, gpus, idle }
 }
 
@@ -97,6 +99,18 @@ export function bannedProblem(message: string) {
   )
 }
 
+/** What jobs had left on their GPUs could not be taken off them, or put back. */
+const CHECKPOINT_FAILED = 'CheckpointFailed'
+
+/** The job has not started: what earlier ones of its lease kept on their GPUs is gone, so the pod is not what the caller takes it for. */
+export function checkpointProblem(why: string) {
+  return problem(
+    'LeaseRevoked',
+    `What jobs of the lease had left on their GPUs is lost, and the pod ends; the job never started there: ${why} Acquire again and send the job there.`,
+    { reason: CHECKPOINT_FAILED },
+  )
+}
+
 /** A GPU of the pod failed under its job. */
 const SEAT_LOST = 'SeatLost'
 
@@ -113,6 +127,6 @@ export function seatLostProblem(why: string) {
 export function uselessBy(outcome: JobOutcome): { reason: string; message: string } | null {
   if (outcome.kind !== 'problem') return null
   const { details, message } = outcome.problem
-  const reason = [BANNED, SEAT_LOST].find((reason) => details?.reason === reason)
+  const reason = [BANNED, SEAT_LOST, CHECKPOINT_FAILED].find((reason) => details?.reason === reason)
   return reason === undefined ? null : { reason, message }
 }
