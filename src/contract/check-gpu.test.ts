@@ -187,6 +187,19 @@ describe('what a provider cannot give is refused, with those that can', () => {
   })
 })
 
+test('what is not said of pauses: pods of a set with several seats park, up to a duty of 0.8', () => {
+  const set = of('dra', { seatSet: 8, colocation: true, agent: true })
+  const idle = (change: Partial<GpuShare>) => gpuOf({ ...set, ...change })?.idle
+  expect(idle({})).toBe('park')
+  expect(idle({ duty: 0.8 })).toBe('park')
+  expect(idle({ duty: 0.81 })).toBe('hold')
+  expect(idle({ duty: 0.81, idle: 'park' })).toBe('park')
+  expect(idle({ idle: 'hold' })).toBe('hold')
+  // A set of one seat: whoever comes back would find it busy.
+  expect(idle({ count: 8 })).toBe('hold')
+  expect(gpuOf(of('time-slicing', { colocation: true, agent: true }))?.idle).toBe('hold')
+})
+
 describe('a template that says the same', () => {
   test.each<[GpuProvider, object, string]>([
     ['kai', { schedulerName: 'other' }, 'profile.template.spec.schedulerName is said by profile.gpu as well'],

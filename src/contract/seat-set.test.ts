@@ -18,7 +18,7 @@ it('lets so many parked pods into a set that nine callers of ten find a seat fre
 
 it('has as many pods as seats where they hold them, and takes turns where they park', () => {
   const set = { provider: 'dra', seatSet: 8, colocation: true, agent: true }
-  expect(rule({ ...set, count: 2 })).toEqual({ seats: 4, pods: 4, shared: false })
+  expect(rule({ ...set, count: 2, idle: 'hold' })).toEqual({ seats: 4, pods: 4, shared: false })
   expect(rule({ ...set, count: 2, idle: 'park', duty: 0.2, trust: 'shared' })).toEqual({
     seats: 4,
     pods: 10,
