@@ -153,7 +153,7 @@ describe('what a provider cannot give is refused, with those that can', () => {
       'idle',
       /is park, which provider mps cannot do: the MPS server owns.*time-slicing, kai, hami or dra$/,
     ],
-    [of('mig', { idle: 'park' }), 'idle', /the slice is its own/],
+    [of('mig', { idle: 'park' }), 'idle', /the slice is its own, .*; write hold, or use time-slicing, kai,/],
     [
       of('device-plugin', { idle: 'checkpoint' }),
       'idle',
