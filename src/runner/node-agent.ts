@@ -6,6 +6,7 @@ import { FirepoolError } from '../contract/index.js'
 import {
   BANNED,
   bannedProblem,
+  CHECKPOINT_FAILED,
   checkpointProblem,
   type Seat,
   type SeatAgent,
@@ -177,10 +178,9 @@ export class NodeAgentSeats implements SeatArbiter {
         this.#settleLater() // held as long as that
         return null
       }
-      // Taken back by the agent: its release says why.
-      const isGone = code === 'NotSuspended' || code === 'StaleSeat'
+      // Nothing is on it, or the agent has taken it back: then its release says why.
       const lost = await this.#release(this.#hold.notSuspended(seatEpoch))
-      const why = lost ?? (isGone ? null : message)
+      const why = lost ?? (code === CHECKPOINT_FAILED ? message : null)
       if (why !== null) {
         this.#options.log(`what jobs left on the GPUs is lost: ${why}`)
         this.#hold.lost(epoch, why)
@@ -204,7 +204,7 @@ export class NodeAgentSeats implements SeatArbiter {
       // It ended by itself meanwhile, or an answer was not heard.
       if (code !== 'NotSuspended') {
         await this.#release([seatEpoch])
-        if (code !== 'CheckpointFailed') throw error
+        if (code !== CHECKPOINT_FAILED) throw error
         this.#hold.resumed()
         this.#hold.lost(epoch, message)
         throw new FirepoolError(checkpointProblem(message))

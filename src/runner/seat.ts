@@ -99,8 +99,8 @@ export function bannedProblem(message: string) {
   )
 }
 
-/** What jobs had left on their GPUs could not be taken off them, or put back. */
-const CHECKPOINT_FAILED = 'CheckpointFailed'
+/** The node agent's code for what jobs had left on their GPUs and could not be taken off them, or put back: it is killed. */
+export const CHECKPOINT_FAILED = 'CheckpointFailed'
 
 /** The job has not started: what earlier ones of its lease kept on their GPUs is gone, so the pod is not what the caller takes it for. */
 export function checkpointProblem(why: string) {
