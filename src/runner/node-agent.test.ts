@@ -427,6 +427,26 @@ describe('what jobs leave on a GPU, where it is suspended between them', () => {
     },
   )
 
+  test('is taken off again by an agent that went away while it put it back', async () => {
+    answering({})
+    const { answer } = agent
+    let isAway = true
+    agent.answer = (asked) => {
+      if (isAway && asked.path === '/v1/seats/resume') asked.res.destroy()
+      else answer(asked)
+    }
+    const world = await pod({ idle: 'checkpoint', waitMs: 0 })
+    await world.run(SHOW)
+    const problem = problemOf(await world.run({ command: 'touch started' }))
+    expect(problem).toMatchObject({ code: 'SeatUnavailable', details: { reason: 'AgentAway' } })
+    expect(() => world.read('started')).toThrow('ENOENT')
+    isAway = false
+    await waitUntil('it is taken off', () => paths().includes('seats/suspend 2'))
+    expect(resultOf(await world.run(SHOW)).stdout).toBe('gpu=GPU-a\n')
+    expect(paths().slice(-2)).toEqual(['seats/resume 3', 'seats/suspend 3'])
+    expect(agent.released()).toEqual([])
+  })
+
   test('stays on it while the agent cannot say who is there, and is suspended later', async () => {
     let isBlind = true
     answering({ '/v1/seats/suspend': () => (isBlind ? [503, refusal('SeatUnavailable')] : null) })

@@ -136,8 +136,8 @@ export class NodeAgentSeats implements SeatArbiter {
       },
       signal,
     )
-    if (this.#hold.isSuspended(epoch)) await this.#resume(epoch, granted.seatEpoch)
     const seat = this.#seat(epoch, granted)
+    if (this.#hold.isSuspended(epoch)) await this.#resume(epoch, granted.seatEpoch)
     if (signal.aborted) {
       await seat.release()
       throw signal.reason
@@ -167,9 +167,7 @@ export class NodeAgentSeats implements SeatArbiter {
     const { epoch, seatEpoch } = seat
     this.#doing = 'suspend'
     try {
-      const path = '/v1/seats/suspend'
-      const { hostBytes } = await this.#call<{ hostBytes: number }>('POST', path, { v: 1, seatEpoch })
-      this.#options.log(`${hostBytes} bytes of GPU memory are in the host's until the next job`)
+      await this.#call('POST', '/v1/seats/suspend', { v: 1, seatEpoch })
       this.#hold.suspended({ epoch, seatEpoch })
       return null
     } catch (error) {
@@ -178,9 +176,10 @@ export class NodeAgentSeats implements SeatArbiter {
         this.#settleLater() // held as long as that
         return null
       }
-      // Nothing is on it, or the agent has taken it back: then its release says why.
-      const lost = await this.#release(this.#hold.notSuspended(seatEpoch))
-      const why = lost ?? (code === CHECKPOINT_FAILED ? message : null)
+      // Nothing is on it, or the agent has taken it back: then its release says why. What was half-way back on it is killed.
+      const lost = await this.#release(this.#hold.giveBack(seatEpoch))
+      const isKilled = code === CHECKPOINT_FAILED || this.#hold.isSuspended(epoch)
+      const why = lost ?? (isKilled ? message : null)
       if (why !== null) {
         this.#options.log(`what jobs left on the GPUs is lost: ${why}`)
         this.#hold.lost(epoch, why)
@@ -200,10 +199,15 @@ export class NodeAgentSeats implements SeatArbiter {
       await this.#call('POST', '/v1/seats/resume', { v: 1, seatEpoch })
     } catch (error) {
       const { code, message } = error as NoSeat
-      if (error instanceof AgentAway) throw error
+      if (error instanceof AgentAway) {
+        // Back on them or not: when the agent is there again, it is taken off.
+        await this.#release(this.#hold.jobEnded())
+        this.#settleLater()
+        throw error
+      }
       // It ended by itself meanwhile, or an answer was not heard.
       if (code !== 'NotSuspended') {
-        await this.#release([seatEpoch])
+        await this.#release(this.#hold.giveBack(seatEpoch))
         if (code !== CHECKPOINT_FAILED) throw error
         this.#hold.resumed()
         this.#hold.lost(epoch, message)

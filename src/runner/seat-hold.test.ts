@@ -80,8 +80,8 @@ describe('checkpoint', () => {
     const hold = new SeatHold('checkpoint')
     hold.granted(1, grant(5))
     hold.jobEnded()
-    expect(hold.notSuspended(5)).toEqual([5])
-    expect(hold.notSuspended(5)).toEqual([])
+    expect(hold.giveBack(5)).toEqual([5])
+    expect(hold.giveBack(5)).toEqual([])
     expect(hold.isHeldBy(1)).toBe(false)
   })
 
@@ -95,6 +95,18 @@ describe('checkpoint', () => {
     expect(hold.epochsEnded(1)).toEqual([5])
     expect(hold.epochsEnded(1)).toEqual([])
     expect(hold.isSuspended(1)).toBe(false)
+  })
+
+  test('gives back both the seat of what is suspended and the one on which it may be or not', () => {
+    const hold = new SeatHold('checkpoint')
+    hold.granted(1, grant(5))
+    hold.jobEnded()
+    hold.suspended({ epoch: 1, seatEpoch: 5 })
+    hold.granted(1, grant(6))
+    hold.jobEnded()
+    expect(hold.heldFor(1)).toBeNull()
+    expect(hold.toSuspend).toMatchObject({ seatEpoch: 6 })
+    expect(hold.epochsEnded(1)).toEqual([5, 6])
   })
 
   test('is told too late that a seat was suspended which its epoch has given back', () => {

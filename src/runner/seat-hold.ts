@@ -48,9 +48,9 @@ export class SeatHold {
     return this.#idle === 'hold' ? `epoch ${epoch}` : `epoch ${epoch}, seat ${this.#given}`
   }
 
-  /** What a job may have although the agent is away: holders go on. */
+  /** What a job may have although the agent is away: holders go on, but for those whose processes are suspended. */
   heldFor(epoch: number): SeatGrant | null {
-    return this.#held?.epoch === epoch ? this.#held : null
+    return this.#held?.epoch === epoch && !this.isSuspended(epoch) ? this.#held : null
   }
 
   /** A job has got its seat. */
@@ -77,8 +77,8 @@ export class SeatHold {
     this.#suspended = { epoch, seatEpoch }
   }
 
-  /** There is nothing to suspend on this seat, or it cannot be. @returns the seat epochs to give back now */
-  notSuspended(seatEpoch: number): number[] {
+  /** @returns this seat epoch, to be given back now; nothing when it was meanwhile */
+  giveBack(seatEpoch: number): number[] {
     return this.#held?.seatEpoch === seatEpoch ? this.#give() : []
   }
 
