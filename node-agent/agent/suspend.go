@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"firepool/node-agent/arbiter"
 	"firepool/node-agent/measure"
@@ -17,12 +18,24 @@ const CheckpointFailed arbiter.Code = "CheckpointFailed"
 func (a *Agent) Suspend(ctx context.Context, uid arbiter.PodUID, seatEpoch uint64) (uint64, error) {
 	var hostBytes uint64
 	err := a.toggling(uid, func() error {
+		suspended := false
+		a.do(func() {
+			if job := a.suspension(uid); job != nil && job.SeatEpoch == seatEpoch && a.state.Grants[seatEpoch] == nil {
+				suspended, hostBytes = true, job.HostBytes // the answer was not heard
+			}
+		})
+		if suspended {
+			return nil
+		}
 		observed, err := a.lookNow(ctx)
 		if err != nil {
 			return err
 		}
 		on, used, err := a.onGPUs(uid, seatEpoch, observed)
 		if err != nil {
+			return err
+		}
+		if err := a.hasProgramFor(on); err != nil {
 			return err
 		}
 		if _, err = a.ask(ctx, func(id string) arbiter.Event {
@@ -32,8 +45,8 @@ func (a *Agent) Suspend(ctx context.Context, uid arbiter.PodUID, seatEpoch uint6
 		}
 		job := on // and, asked again, what was taken off before
 		a.do(func() {
-			if pod := a.state.Pods[uid]; pod != nil && pod.Suspended != nil {
-				job, hostBytes = slices.Clone(pod.Suspended.Processes), pod.Suspended.HostBytes
+			if suspension := a.suspension(uid); suspension != nil {
+				job, hostBytes = slices.Clone(suspension.Processes), suspension.HostBytes
 			}
 		})
 		if err := a.toggle(ctx, on, job); err != nil {
@@ -60,14 +73,17 @@ func (a *Agent) Resume(ctx context.Context, uid arbiter.PodUID, seatEpoch uint64
 		}
 		var processes []arbiter.Process
 		a.do(func() {
-			if pod := a.state.Pods[uid]; pod != nil && pod.Suspended != nil && pod.Suspended.SeatEpoch != seatEpoch {
-				processes = slices.Clone(pod.Suspended.Processes)
+			if job := a.suspension(uid); job != nil && job.SeatEpoch != seatEpoch {
+				processes = slices.Clone(job.Processes)
 			}
 		})
 		if len(processes) == 0 {
 			return arbiter.Problem{Code: arbiter.NotSuspended, Message: "the pod has no suspended job", Remedy: "start the job anew"}
 		}
 		off := slices.DeleteFunc(slices.Clone(processes), func(p arbiter.Process) bool { return slices.Contains(pidsOf(on), p.Pid) })
+		if err := a.hasProgramFor(off); err != nil {
+			return err
+		}
 		if err := a.toggle(ctx, off, processes); err != nil {
 			return err
 		}
@@ -78,9 +94,6 @@ func (a *Agent) Resume(ctx context.Context, uid arbiter.PodUID, seatEpoch uint64
 
 // toggling, one call for each pod at a time: the program knows no direction.
 func (a *Agent) toggling(uid arbiter.PodUID, do func() error) error {
-	if a.config.Checkpoint == nil {
-		return arbiter.Problem{Code: CheckpointFailed, Message: "this agent has no cuda-checkpoint", Remedy: "start it with -cuda-checkpoint, or release the seat"}
-	}
 	busy := false
 	if !a.do(func() { busy = a.checkpoints[uid]; a.checkpoints[uid] = true }) {
 		return ErrStopped
@@ -92,6 +105,22 @@ func (a *Agent) toggling(uid arbiter.PodUID, do func() error) error {
 	return do()
 }
 
+// suspension of the pod's job, or nil. For the goroutine that owns the state.
+func (a *Agent) suspension(uid arbiter.PodUID) *arbiter.Suspension {
+	if pod := a.state.Pods[uid]; pod != nil {
+		return pod.Suspended
+	}
+	return nil
+}
+
+// hasProgramFor them: where there is nobody to toggle none is needed.
+func (a *Agent) hasProgramFor(processes []arbiter.Process) error {
+	if a.config.Checkpoint != nil || len(processes) == 0 {
+		return nil
+	}
+	return arbiter.Problem{Code: CheckpointFailed, Message: "this agent has no cuda-checkpoint", Remedy: "start it with -cuda-checkpoint, or release the seat"}
+}
+
 // toggle each of them. When one fails the whole job is killed: a part of it on the GPU and a part off it is nothing that can go on.
 // The pod's caller having left does not stop it half-way.
 func (a *Agent) toggle(ctx context.Context, processes, job []arbiter.Process) error {
@@ -101,7 +130,7 @@ func (a *Agent) toggle(ctx context.Context, processes, job []arbiter.Process) er
 			continue // the program is told a pid, which another process may have by now
 		}
 		err := a.config.Checkpoint(ctx, p.Pid)
-		if err == nil {
+		if err == nil || a.ends(p) {
 			continue
 		}
 		for _, q := range job {
@@ -114,6 +143,19 @@ func (a *Agent) toggle(ctx context.Context, processes, job []arbiter.Process) er
 			Remedy: "release the seat; the job is lost by no fault of its own"}
 	}
 	return nil
+}
+
+// exitTimeout: one that was killed is on its GPU until the driver has taken its memory.
+const exitTimeout = time.Second
+
+// ends: the process has ended, or does so now. What is over cannot be suspended, and is nobody's fault.
+func (a *Agent) ends(p arbiter.Process) bool {
+	for deadline := time.Now().Add(exitTimeout); time.Now().Before(deadline); time.Sleep(exitTimeout / 50) {
+		if !measure.Lives(a.config.Observer.ProcRoot, p) {
+			return true
+		}
+	}
+	return false
 }
 
 // onGPUs of the seat: the pod's processes, by the kernel or by the driver, and the memory in use there over the empty device's.

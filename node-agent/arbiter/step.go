@@ -175,6 +175,10 @@ func (s *State) cancel(e Cancelled) {
 func (s *State) release(e Released) {
 	grant := s.Grants[e.SeatEpoch]
 	suspended := e.Suspended && s.isSuspended(e.Pod, e.SeatEpoch)
+	if !e.Suspended && s.isSuspended(e.Pod, e.SeatEpoch) {
+		s.Pods[e.Pod].Suspended = nil // the job has ended, wherever it was
+		s.durable = true
+	}
 	switch {
 	case grant == nil && e.SeatEpoch <= s.SeatEpoch:
 		done := Done{ID: e.ID} // it ended already: a repeated release changes nothing
@@ -187,9 +191,6 @@ func (s *State) release(e Released) {
 	case grant.Pod != e.Pod:
 		s.emit(Refused{e.ID, Problem{IdentityMismatch, fmt.Sprintf("seat epoch %d is another pod's", e.SeatEpoch), "release what this pod holds"}})
 	default:
-		if !suspended && s.isSuspended(e.Pod, e.SeatEpoch) {
-			s.Pods[e.Pod].Suspended = nil // the job has ended
-		}
 		s.end(grant)
 		for _, uuid := range grant.UUIDs {
 			if g := s.GPU(uuid); suspended && g != nil && g.Former != nil {

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
 import { checkPoolSpec, checkSpecNames, readPoolSpec } from './check-spec.js'
-import { GPU_CAPABILITIES, GPU_PROVIDERS, type GpuProvider, type GpuShare } from './gpu.js'
+import { GPU_CAPABILITIES, GPU_IDLES, GPU_PROVIDERS, type GpuProvider, type GpuShare } from './gpu.js'
 import type { KubernetesProfile } from './pool.js'
 
 const spec = (gpu: unknown, template: object = {}) => ({
@@ -132,13 +132,14 @@ describe('what a provider cannot give is refused, with those that can', () => {
       'agent',
       /no seat can pass from one pod to another: the MPS server owns .*use time-slicing, kai, hami or dra$/,
     ],
-    [of('mig', { agent: true }), 'agent', /the slice is its own/],
+    [of('mig', { agent: true }), 'agent', /the slice is its own, .*; remove it, or use time-slicing, kai,/],
     [of('device-plugin', { agent: true }), 'agent', /no other pod can be on the GPU/],
     [
-      of('dra', { agent: true, ...both('checkpoint') }),
+      of('dra', { idle: 'checkpoint', colocation: true }),
       'idle',
-      /does not move .* to the host yet; write park or hold/,
+      /is checkpoint, but nobody says who may use the GPU next without the node agent; set agent: true/,
     ],
+    [of('dra', { idle: 'checkpoint', agent: true }), 'idle', /without colocation; set colocation: true/],
     [of('mig', { colocation: true }), 'colocation', /one pod on a GPU/],
     [
       of('time-slicing', { isolation: 'limits' }),
@@ -152,7 +153,7 @@ describe('what a provider cannot give is refused, with those that can', () => {
       'idle',
       /is park, which provider mps cannot do: the MPS server owns.*time-slicing, kai, hami or dra$/,
     ],
-    [of('mig', { idle: 'park' }), 'idle', /the slice is its own/],
+    [of('mig', { idle: 'park' }), 'idle', /the slice is its own, .*; write hold, or use time-slicing, kai,/],
     [
       of('device-plugin', { idle: 'checkpoint' }),
       'idle',
@@ -172,7 +173,7 @@ describe('what a provider cannot give is refused, with those that can', () => {
 
   test('and what it can give is not', () => {
     for (const provider of ['time-slicing', 'kai', 'hami', 'dra'] as const)
-      for (const idle of ['park', 'hold'] as const)
+      for (const idle of GPU_IDLES)
         expect(gpuOf(of(provider, { agent: true, ...both(idle) })), provider).toMatchObject({
           idle,
           agent: true,
@@ -184,6 +185,19 @@ describe('what a provider cannot give is refused, with those that can', () => {
     // Nobody else is on a GPU that no other pod's claim names.
     expect(gpuOf(of('dra', { isolation: 'hardware' }))).toMatchObject({ isolation: 'hardware' })
   })
+})
+
+test('what is not said of pauses: pods of a set with several seats park, up to a duty of 0.8', () => {
+  const set = of('dra', { seatSet: 8, colocation: true, agent: true })
+  const idle = (change: Partial<GpuShare>) => gpuOf({ ...set, ...change })?.idle
+  expect(idle({})).toBe('park')
+  expect(idle({ duty: 0.8 })).toBe('park')
+  expect(idle({ duty: 0.81 })).toBe('hold')
+  expect(idle({ duty: 0.81, idle: 'park' })).toBe('park')
+  expect(idle({ idle: 'hold' })).toBe('hold')
+  // A set of one seat: whoever comes back would find it busy.
+  expect(idle({ count: 8 })).toBe('hold')
+  expect(gpuOf(of('time-slicing', { colocation: true, agent: true }))?.idle).toBe('hold')
 })
 
 describe('a template that says the same', () => {

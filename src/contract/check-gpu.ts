@@ -8,6 +8,7 @@ import {
   GPU_TRUSTS,
   type GpuCapabilities,
   type GpuCount,
+  type GpuIdle,
   type GpuProvider,
   type GpuShare,
   ISOLATIONS,
@@ -62,6 +63,11 @@ export const GPU_FIELDS = Object.keys(FIELDS) as (keyof GpuShare)[]
  * nothing is said.
  */
 const DUTY = 0.6
+/**
+ * Callers that use their GPUs for more of the time than this leave no seat to anybody else: no set lets more of them in by parking than
+ * by holding (seat-set.ts), and each job would pay for the hand-back.
+ */
+const PARK_DUTY_MAX = 0.8
 
 /** What is asked for where a profile does not say it. MIG has no default: its slices have a size. */
 const DEFAULTS: Readonly<Record<GpuProvider, Partial<Record<ShareField, string>>>> = {
@@ -101,13 +107,13 @@ export function checkGpu(value: unknown): Checked<GpuShare | null> {
   if (seatSet.problem) return seatSet
   const isolation = checkWord('isolation', value.isolation, ISOLATIONS, 'none')
   if (isolation.problem) return isolation
-  const idle = checkWord('idle', value.idle, GPU_IDLES, 'hold')
-  if (idle.problem) return idle
   const trust = checkWord('trust', value.trust, GPU_TRUSTS, 'tenant')
   if (trust.problem) return trust
   const duty = value.duty ?? DUTY
   if (!(typeof duty === 'number' && duty >= 0.01 && duty <= 1))
     return refuse('duty', `is ${shown(duty)}`, 'write a number from 0.01 to 1, such as 0.6')
+  const idle = checkWord('idle', value.idle, GPU_IDLES, idleByItself(seatSet.value / count.value, duty))
+  if (idle.problem) return idle
   const colocation = checkFlag('colocation', value.colocation)
   if (colocation.problem) return colocation
   const agent = checkFlag('agent', value.agent)
@@ -130,6 +136,11 @@ export function checkGpu(value: unknown): Checked<GpuShare | null> {
     ...names.value,
   }
   return incomplete(gpu) ?? { value: gpu }
+}
+
+/** @param seats of a set: with one seat, whoever comes back would find it busy */
+function idleByItself(seats: number, duty: number): GpuIdle {
+  return seats > 1 && duty <= PARK_DUTY_MAX ? 'park' : 'hold'
 }
 
 function checkWord<Word extends string>(
@@ -327,19 +338,13 @@ function inIdle({ provider, idle, colocation, agent }: GpuShare, can: GpuCapabil
 }
 
 /** The agent sees who is on a whole GPU, and nothing of a slice or of a server that is on it for others. */
-function withAgent({ provider, agent, idle }: GpuShare, can: GpuCapabilities): Refusal {
+function withAgent({ provider, agent }: GpuShare, can: GpuCapabilities): Refusal {
   if (!agent) return null
   if (can.noParking !== null)
     return refuse(
       'agent',
       `is true, and with provider ${provider} no seat can pass from one pod to another: ${can.noParking}`,
       `remove it, or use ${providersWith(({ noParking }) => noParking === null)}`,
-    )
-  if (idle === 'checkpoint')
-    return refuse(
-      'idle',
-      "is checkpoint, and the node agent does not move a GPU's memory to the host yet",
-      'write park or hold',
     )
   return null
 }

@@ -112,9 +112,13 @@ test('every reason has a code that it belongs to, and a meaning', () => {
 /** Failures of one attempt, which Temporal retries: no caller sees them. */
 const OF_ATTEMPTS = ['Detached', 'PoolUnanswered']
 
+/** Of the node agent, for its runners alone. */
+const OF_THE_AGENT = ['NotSuspended']
+
 test('codes and reasons in the source are in the document, and no others', () => {
   const found = new Set(codeWords())
-  const documented = [...Object.keys(ORIGIN_OF), ...reasons.map(({ reason }) => reason), ...OF_ATTEMPTS]
+  const callers = [...Object.keys(ORIGIN_OF), ...reasons.map(({ reason }) => reason)]
+  const documented = [...callers, ...OF_ATTEMPTS, ...OF_THE_AGENT]
   expect([...found].filter((word) => !documented.includes(word))).toEqual([])
   expect(reasons.map(({ reason }) => reason).filter((word) => !found.has(word))).toEqual([])
   for (const type of OF_ATTEMPTS) expect(text).toContain(`\`${type}\``)

@@ -18,13 +18,19 @@ it('lets so many parked pods into a set that nine callers of ten find a seat fre
 
 it('has as many pods as seats where they hold them, and takes turns where they park', () => {
   const set = { provider: 'dra', seatSet: 8, colocation: true, agent: true }
-  expect(rule({ ...set, count: 2 })).toEqual({ seats: 4, pods: 4, shared: false })
+  expect(rule({ ...set, count: 2, idle: 'hold' })).toEqual({ seats: 4, pods: 4, shared: false })
   expect(rule({ ...set, count: 2, idle: 'park', duty: 0.2, trust: 'shared' })).toEqual({
     seats: 4,
     pods: 10,
     shared: true,
   })
   expect(rule({ provider: 'dra', colocation: true })).toEqual({ seats: 1, pods: 1, shared: false })
+})
+
+it('has no more suspended pods than find their own seat free, because no other one will do', () => {
+  const set = { provider: 'dra', seatSet: 8, colocation: true, agent: true, idle: 'checkpoint' }
+  expect([0.05, 0.1, 0.2].map((duty) => rule({ ...set, duty })?.pods)).toEqual([24, 16, 8])
+  expect(rule({ ...set, duty: 0.01 })?.pods).toBe(88)
 })
 
 it('is of providers that make several pods see the same GPUs, and of no others', () => {

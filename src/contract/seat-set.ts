@@ -28,9 +28,11 @@ export function seatSetRule(profile: Profile): SeatSetRule | null {
   return { seats, pods: podsOf(seats, profile.gpu), shared: trust === 'shared' }
 }
 
-/** Held seats are one pod's; parked pods take turns. */
+/** Held seats are one pod's; parked pods take turns on all of them, and suspended ones each on the seat that theirs was suspended on. */
 function podsOf(seats: number, { idle, duty }: GpuShare): number {
-  return idle === 'hold' ? seats : parkedPods(seats, duty)
+  if (idle === 'hold') return seats
+  if (idle === 'park') return parkedPods(seats, duty)
+  return Math.min(SET_PODS_MAX, seats * parkedPods(1, duty))
 }
 
 /**

@@ -28,6 +28,7 @@ class QuietConnection implements Connection {
 let pods: PodWatch
 let connection: QuietConnection
 let lines: string[]
+let gpus: string[]
 const open = (status: number, body: object) => {
   connection = new QuietConnection(async () => ({ status, headers: {}, text: JSON.stringify(body) }))
   lines = []
@@ -35,6 +36,7 @@ const open = (status: number, body: object) => {
     namespaces: ['jobs'],
     broker: 'b',
     log: (line) => lines.push(line),
+    askRunner: async () => ({ v: 1, incarnation: 'i', gpus }),
     timing: { backoffMs: 5 },
   })
 }
@@ -121,4 +123,32 @@ test('who waits for the end of a pod is told whether it was seen', async () => {
   expect(await gone).toBe(true)
   expect(await pods.gone('u1', 60_000)).toBe(true)
   expect(await pods.gone('u2', 1)).toBe(false)
+})
+
+test('a seat set whose next pod is ready on another node is said to have moved', async () => {
+  const ready = (uid: string, nodeName: string): Pod => {
+    const { metadata } = pod('a', uid)
+    const labels = { ...metadata.labels, [LABEL.seatSet]: '0' }
+    const claim = { name: 'firepool-gpus', resourceClaimName: 'firepool-p-set-0' }
+    const conditions = [{ type: 'Ready', status: 'True' as const }]
+    return {
+      metadata: { ...metadata, labels },
+      spec: { nodeName, ...{ resourceClaims: [claim] } },
+      status: { phase: 'Running', podIP: '10.0.0.1', conditions },
+    }
+  }
+  const gpu = (n: number) => `GPU-0000000${n}-0000-0000-0000-000000000000`
+  const observed: string[] = []
+  gpus = [gpu(1)]
+  open(200, { items: [ready('u1', 'n1')], metadata: { resourceVersion: '1' } })
+  pods.watch('p', ({ phase }) => observed.push(phase))
+  await vi.waitFor(() => expect(observed).toContain('ready'))
+  gpus = [gpu(2)]
+  connection.say!({ type: 'DELETED', object: ready('u1', 'n1') })
+  connection.say!({ type: 'ADDED', object: ready('u2', 'n2') })
+  await vi.waitFor(() =>
+    expect(lines).toEqual([
+      `seat set 0 of pool p has moved: from node n1 (${gpu(1)}) to node n2 (${gpu(2)})`,
+    ]),
+  )
 })

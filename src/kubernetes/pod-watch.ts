@@ -10,6 +10,7 @@ import { type NodeState, nodeState, observedPod, ownNames, wantsLog } from './ob
 import { ReadyProbe } from './ready-probe.js'
 import { corePath, type Requests } from './requests.js'
 import { SeatMounts } from './shares/seat-mounts.js'
+import { SetPlaces } from './shares/set-places.js'
 
 /** Twice as long as a quiet watch is believed: by then it has been listed anew, or the API server does not answer. */
 const STALE_MS = 60_000
@@ -54,6 +55,7 @@ export class PodWatch {
   readonly #probe: ReadyProbe
   readonly #logs: FailedLogs
   readonly #mounts: SeatMounts
+  readonly #places = new SetPlaces()
   readonly #requests: Requests
   readonly #log: (line: string) => void
   readonly #watches = new Set<Watch>()
@@ -298,7 +300,15 @@ export class PodWatch {
     // Its log goes with its failure: it is told when that has been read.
     if (seen === undefined || (seen.phase === 'failed' && wantsLog(pod) && this.#logs.of(pod) === undefined))
       return
+    if (seen.phase === 'ready') this.#sayMove(pod)
     this.#tellAll(names.pool, seen)
+  }
+
+  /** An operator sees that what was on one node is on another now. */
+  #sayMove(pod: Pod): void {
+    const identity = this.#probe.identityOf(pod)
+    const moved = this.#places.seen(pod, identity?.kind === 'known' ? (identity.gpus ?? []) : [])
+    if (moved !== null) this.#log(moved)
   }
 
   #isWatched(pool: string): boolean {

@@ -235,10 +235,11 @@ function honest(agent: ScriptedAgent): void {
   let epoch = 0
   let held: { requestId: unknown; seatEpoch: number } | null = null
   agent.answer = ({ path, body, res }) => {
-    if (path === '/v1/seats/release') {
+    if (path === '/v1/seats/release' || path === '/v1/seats/suspend') {
       if (held?.seatEpoch === body.seatEpoch) held = null
-      say(res, 200, { v: 1, xids: [] })
-    } else if (held !== null && held.requestId !== body.requestId) say(res, 409, refusal('HoldAndWait'))
+      say(res, 200, path.endsWith('suspend') ? { v: 1, hostBytes: 100 } : { v: 1, xids: [] })
+    } else if (path === '/v1/seats/resume') say(res, 200, { v: 1 })
+    else if (held !== null && held.requestId !== body.requestId) say(res, 409, refusal('HoldAndWait'))
     else {
       held ??= { requestId: body.requestId, seatEpoch: ++epoch }
       say(res, 200, grant(held.seatEpoch, 'GPU-a'))
@@ -432,6 +433,118 @@ describe('a seat that is kept and lost', () => {
   })
 })
 
+describe('what jobs leave on a GPU, where it is suspended between them', () => {
+  /** What the agent says to these paths instead of what the honest one says; null: as that. */
+  function answering(answers: Record<string, () => [number, unknown] | null>) {
+    honest(agent)
+    const { answer } = agent
+    agent.answer = (asked) => {
+      const said = answers[asked.path]?.() ?? null
+      if (said === null) answer(asked)
+      else say(asked.res, ...said)
+    }
+  }
+  const paths = () =>
+    agent.asked.map(({ path, body }) => `${path.slice('/v1/'.length)} ${body.seatEpoch ?? ''}`)
+
+  test('gives the seat back with what is on it, and is back on it before the next job starts', async () => {
+    honest(agent)
+    const world = await pod({ idle: 'checkpoint' })
+    await world.run(SHOW)
+    await world.run({ ...SHOW, device: 'none' })
+    expect(resultOf(await world.run(SHOW)).stdout).toBe('gpu=GPU-a\n')
+    await world.broker.revoke(7)
+    // The last one says that what was suspended has ended.
+    expect(paths()).toEqual([
+      'seats ',
+      'seats/suspend 1',
+      'seats ',
+      'seats/resume 2',
+      'seats/suspend 2',
+      'seats/release 2',
+    ])
+  })
+
+  test('is nothing: the seat is given back', async () => {
+    answering({ '/v1/seats/suspend': () => [409, refusal('NotSuspended')] })
+    const world = await pod({ idle: 'checkpoint' })
+    await world.run(SHOW)
+    await world.run(SHOW)
+    expect(paths().filter((path) => !path.startsWith('seats/suspend'))).toEqual([
+      'seats ',
+      'seats/release 1',
+      'seats ',
+      'seats/release 2',
+    ])
+  })
+
+  test('has ended by itself meanwhile: the next job starts', async () => {
+    answering({ '/v1/seats/resume': () => [409, refusal('NotSuspended')] })
+    const world = await pod({ idle: 'checkpoint' })
+    await world.run(SHOW)
+    expect(resultOf(await world.run(SHOW)).stdout).toBe('gpu=GPU-a\n')
+  })
+
+  test.each(['suspend', 'resume'])(
+    'is lost by a %s that fails: the job before has its result, the next one is LeaseRevoked, and the pod is of no use',
+    async (what) => {
+      answering({ [`/v1/seats/${what}`]: () => [500, refusal('CheckpointFailed')] })
+      const useless: string[] = []
+      const seats = new NodeAgentSeats({
+        ...{ socket: agent.socket, gpus: 1, incarnation: 'inc', log: () => {} },
+        idle: 'checkpoint',
+      })
+      const world = await makeWorld({ seats, onUseless: (reason) => useless.push(reason) })
+      worlds.push(world)
+      await world.bind(7)
+      expect(resultOf(await world.run(SHOW)).exitCode).toBe(0)
+      const problem = problemOf(await world.run({ command: 'touch started' }))
+      expect(problem).toMatchObject({ code: 'LeaseRevoked', details: { reason: 'CheckpointFailed' } })
+      expect(problem.message).toContain('a reason')
+      expect(useless).toEqual(['CheckpointFailed'])
+      expect(() => world.read('started')).toThrow('ENOENT')
+      expect(agent.released().length).toBe(1)
+    },
+  )
+
+  test('is taken off again by an agent that went away while it put it back', async () => {
+    answering({})
+    const { answer } = agent
+    let isAway = true
+    agent.answer = (asked) => {
+      if (isAway && asked.path === '/v1/seats/resume') asked.res.destroy()
+      else answer(asked)
+    }
+    const world = await pod({ idle: 'checkpoint', waitMs: 0 })
+    await world.run(SHOW)
+    const problem = problemOf(await world.run({ command: 'touch started' }))
+    expect(problem).toMatchObject({ code: 'SeatUnavailable', details: { reason: 'AgentAway' } })
+    expect(() => world.read('started')).toThrow('ENOENT')
+    isAway = false
+    await waitUntil('it is taken off', () => paths().includes('seats/suspend 2'))
+    expect(resultOf(await world.run(SHOW)).stdout).toBe('gpu=GPU-a\n')
+    expect(paths().slice(-2)).toEqual(['seats/resume 3', 'seats/suspend 3'])
+    expect(agent.released()).toEqual([])
+  })
+
+  test('stays on it while the agent cannot say who is there, and is suspended later', async () => {
+    let isBlind = true
+    answering({ '/v1/seats/suspend': () => (isBlind ? [503, refusal('SeatUnavailable')] : null) })
+    const world = await pod({ idle: 'checkpoint' })
+    const seats = () => agent.asked.filter(({ path }) => path === '/v1/seats')
+    await world.run(SHOW)
+    expect(resultOf(await world.run(SHOW)).stdout).toBe('gpu=GPU-a\n')
+    expect(seats()[1]!.body.requestId).toBe(seats()[0]!.body.requestId)
+    isBlind = false
+    const before = agent.asked.length
+    await waitUntil('it is asked again', () => agent.asked.length > before)
+    await world.run(SHOW)
+    expect(seats()[2]!.body.requestId).not.toBe(seats()[0]!.body.requestId)
+    expect(paths()).toContain('seats/resume 2')
+    expect(agent.released()).toEqual([])
+  })
+})
+
 test('a job whose GPU was lost under it is PodLost, whatever it ended with, and its pod is of no use', async () => {
   agent.answer = ({ path, res }) =>
     path === '/v1/seats'
@@ -553,7 +666,7 @@ test('the settings of a runner', () => {
   expect(seatSettings({ FIREPOOL_SEAT_SOCKET: '/s', FIREPOOL_SEAT_SET: '0' })?.isInSet).toBe(true)
   expect(seatSettings({ FIREPOOL_SEAT_SOCKET: '/s', FIREPOOL_SEAT_IDLE: 'hold' })?.idle).toBe('hold')
   expect(() => seatSettings({ FIREPOOL_SEAT_SOCKET: '/s', FIREPOOL_SEAT_IDLE: 'keep' })).toThrow(
-    'park or hold',
+    'one of park, hold, checkpoint',
   )
   expect(seatSettings({ FIREPOOL_SEAT_URL: 'http://node:9809' })).toEqual({
     url: 'http://node:9809',

@@ -6,6 +6,8 @@ import { FirepoolError, SEAT_LOST, SEAT_SET_SICK } from '../contract/index.js'
 import {
   BANNED,
   bannedProblem,
+  CHECKPOINT_FAILED,
+  checkpointProblem,
   type Seat,
   type SeatAgent,
   type SeatArbiter,
@@ -58,6 +60,9 @@ class NoSeat extends Error {
   }
 }
 
+/** What is on a GPU could not be measured, or is still being moved: nothing has become of it. */
+const NOT_YET: readonly string[] = ['SeatUnavailable', 'Superseded']
+
 /** The agent is down or starts: it can be asked again. */
 class AgentAway extends NoSeat {}
 
@@ -70,6 +75,8 @@ export class NodeAgentSeats implements SeatArbiter {
   /** seat epochs whose release the agent has not heard yet */
   readonly #owed = new Set<number>()
   #timer: NodeJS.Timeout | null = null
+  /** a seat is asked for, or what is on one is being suspended: never both */
+  #doing: 'take' | 'suspend' | null = null
   #authorization = ''
   #bound = { epoch: 0, tenant: '' }
   #useless: (reason: string, message: string) => void = () => {}
@@ -109,6 +116,8 @@ export class NodeAgentSeats implements SeatArbiter {
     await this.endEpochs(epoch - 1)
     for (;;) {
       signal.throwIfAborted()
+      const lost = this.#hold.whyLost(epoch)
+      if (lost !== null) throw new FirepoolError(checkpointProblem(lost))
       try {
         return await this.#ask(jobId, epoch, Math.max(0, deadlineMs - performance.now()), signal)
       } catch (error) {
@@ -129,6 +138,17 @@ export class NodeAgentSeats implements SeatArbiter {
   }
 
   async #ask(jobId: string, epoch: number, waitMs: number, signal: AbortSignal): Promise<Seat> {
+    if (this.#doing !== null)
+      throw new NoSeat('Suspending', 'what the jobs before left on the GPUs is still on its way to the host.')
+    this.#doing = 'take'
+    try {
+      return await this.#askNow(jobId, epoch, waitMs, signal)
+    } finally {
+      this.#doing = null
+    }
+  }
+
+  async #askNow(jobId: string, epoch: number, waitMs: number, signal: AbortSignal): Promise<Seat> {
     const granted = await this.#call<SeatGrant>(
       'POST',
       '/v1/seats',
@@ -143,6 +163,7 @@ export class NodeAgentSeats implements SeatArbiter {
       signal,
     )
     const seat = this.#seat(epoch, granted)
+    if (this.#hold.isSuspended(epoch)) await this.#resume(epoch, granted.seatEpoch)
     if (signal.aborted) {
       await seat.release()
       throw signal.reason
@@ -155,7 +176,7 @@ export class NodeAgentSeats implements SeatArbiter {
     const { seatEpoch, uuids } = grant
     if (this.#options.idle === 'hold') void this.#watch(seatEpoch)
     const release = async () => {
-      const why = await this.#release(this.#hold.jobEnded())
+      const why = await this.#jobEnded()
       return why ?? (this.#lost?.seatEpoch === seatEpoch ? this.#lost.why : null)
     }
     return { uuids, release }
@@ -186,6 +207,73 @@ export class NodeAgentSeats implements SeatArbiter {
         if (cut.signal.aborted) return
       }
     }
+  }
+
+  /** @returns why a GPU was lost */
+  async #jobEnded(): Promise<string | null> {
+    const given = this.#hold.jobEnded()
+    return given.length > 0 ? this.#release(given) : this.#suspend()
+  }
+
+  /** Has what jobs left on the GPUs taken off them, which gives the seat back; when nothing is there, gives it back. @returns why a GPU was lost */
+  async #suspend(): Promise<string | null> {
+    const seat = this.#hold.toSuspend
+    if (seat === null) return null
+    if (this.#doing !== null) {
+      this.#settleLater()
+      return null
+    }
+    const { epoch, seatEpoch } = seat
+    this.#doing = 'suspend'
+    try {
+      await this.#call('POST', '/v1/seats/suspend', { v: 1, seatEpoch })
+      this.#hold.suspended({ epoch, seatEpoch })
+      return null
+    } catch (error) {
+      const { code, message } = error as NoSeat
+      if (error instanceof AgentAway || NOT_YET.includes(code)) {
+        this.#settleLater() // held as long as that
+        return null
+      }
+      // Nothing is on it, or the agent has taken it back: then its release says why. What was half-way back on it is killed.
+      const lost = await this.#release(this.#hold.giveBack(seatEpoch))
+      const isKilled = code === CHECKPOINT_FAILED || this.#hold.isSuspended(epoch)
+      const why = lost ?? (isKilled ? message : null)
+      if (why !== null) {
+        this.#options.log(`what jobs left on the GPUs is lost: ${why}`)
+        this.#hold.lost(epoch, why)
+      }
+      return lost
+    } finally {
+      this.#doing = null
+    }
+  }
+
+  /**
+   * Has what is suspended put back on the GPUs of this seat. Nothing breaks it off: half of it is on them.
+   * @throws NoSeat: it is still suspended; or FirepoolError: it is lost
+   */
+  async #resume(epoch: number, seatEpoch: number): Promise<void> {
+    try {
+      await this.#call('POST', '/v1/seats/resume', { v: 1, seatEpoch })
+    } catch (error) {
+      const { code, message } = error as NoSeat
+      if (error instanceof AgentAway) {
+        // Back on them or not: when the agent is there again, it is taken off.
+        await this.#release(this.#hold.jobEnded())
+        this.#settleLater()
+        throw error
+      }
+      // It ended by itself meanwhile, or an answer was not heard.
+      if (code !== 'NotSuspended') {
+        await this.#release(this.#hold.giveBack(seatEpoch))
+        if (code !== CHECKPOINT_FAILED) throw error
+        this.#hold.resumed()
+        this.#hold.lost(epoch, message)
+        throw new FirepoolError(checkpointProblem(message))
+      }
+    }
+    this.#hold.resumed()
   }
 
   /** The same for every try of one request: asked again, it keeps its turn or gets the same seat. */
@@ -238,6 +326,7 @@ export class NodeAgentSeats implements SeatArbiter {
     this.#timer = setTimeout(() => {
       this.#timer = null
       void this.#settle()
+      void this.#suspend()
     }, RELEASE_AGAIN_MS)
   }
 

@@ -49,3 +49,78 @@ describe('hold', () => {
     expect(hold.epochsEnded(Number.POSITIVE_INFINITY)).toEqual([6])
   })
 })
+
+describe('checkpoint', () => {
+  test('asks for another seat after each that was given back, and for the same one while it is held', () => {
+    const hold = new SeatHold('checkpoint')
+    const first = hold.requestKey('s/1', 1)
+    hold.granted(1, grant(5))
+    expect(hold.jobEnded()).toEqual([])
+    expect(hold.requestKey('s/2', 1)).toBe(first)
+    hold.suspended(hold.toSuspend!)
+    expect(hold.requestKey('s/2', 1)).not.toBe(first)
+  })
+
+  test('suspends what no job uses, and has it resumed by the next job of the epoch', () => {
+    const hold = new SeatHold('checkpoint')
+    hold.granted(1, grant(5))
+    expect(hold.toSuspend).toBeNull()
+    hold.jobEnded()
+    expect(hold.toSuspend).toMatchObject({ epoch: 1, seatEpoch: 5 })
+    hold.suspended({ epoch: 1, seatEpoch: 5 })
+    expect(hold.toSuspend).toBeNull()
+    expect(hold.heldFor(1)).toBeNull()
+    expect([hold.isSuspended(1), hold.isSuspended(2)]).toEqual([true, false])
+    hold.resumed()
+    hold.granted(1, grant(6))
+    expect(hold.isSuspended(1)).toBe(false)
+  })
+
+  test('gives back what holds nothing, once', () => {
+    const hold = new SeatHold('checkpoint')
+    hold.granted(1, grant(5))
+    hold.jobEnded()
+    expect(hold.giveBack(5)).toEqual([5])
+    expect(hold.giveBack(5)).toEqual([])
+    expect(hold.isHeldBy(1)).toBe(false)
+  })
+
+  test('ends what is suspended with its epoch', () => {
+    const hold = new SeatHold('checkpoint')
+    hold.granted(1, grant(5))
+    hold.jobEnded()
+    hold.suspended({ epoch: 1, seatEpoch: 5 })
+    expect([hold.isHeldBy(0), hold.isHeldBy(1)]).toEqual([false, true])
+    expect(hold.epochsEnded(0)).toEqual([])
+    expect(hold.epochsEnded(1)).toEqual([5])
+    expect(hold.epochsEnded(1)).toEqual([])
+    expect(hold.isSuspended(1)).toBe(false)
+  })
+
+  test('gives back both the seat of what is suspended and the one on which it may be or not', () => {
+    const hold = new SeatHold('checkpoint')
+    hold.granted(1, grant(5))
+    hold.jobEnded()
+    hold.suspended({ epoch: 1, seatEpoch: 5 })
+    hold.granted(1, grant(6))
+    hold.jobEnded()
+    expect(hold.heldFor(1)).toBeNull()
+    expect(hold.toSuspend).toMatchObject({ seatEpoch: 6 })
+    expect(hold.epochsEnded(1)).toEqual([5, 6])
+  })
+
+  test('is told too late that a seat was suspended which its epoch has given back', () => {
+    const hold = new SeatHold('checkpoint')
+    hold.granted(1, grant(5))
+    hold.jobEnded()
+    expect(hold.epochsEnded(1)).toEqual([5])
+    hold.suspended({ epoch: 1, seatEpoch: 5 })
+    expect(hold.isSuspended(1)).toBe(false)
+  })
+
+  test('knows what is lost in its epoch alone', () => {
+    const hold = new SeatHold('checkpoint')
+    hold.lost(1, 'it was killed')
+    expect([hold.whyLost(1), hold.whyLost(2)]).toEqual(['it was killed', null])
+  })
+})

@@ -42,7 +42,7 @@ export interface SeatEnv {
   FIREPOOL_SEAT_URL?: string
   /** GPUs for each job, 1 to 16; default 1 */
   FIREPOOL_SEAT_GPUS?: string
-  /** between jobs of one lease: `park` (default) gives the seat up, `hold` keeps it */
+  /** between jobs of one lease: `park` (default) gives the seat up, `hold` keeps it, `checkpoint` gives it up and suspends what is on it */
   FIREPOOL_SEAT_IDLE?: string
   /** set in a pod of a seat set: when that is sick its pool has pods on other GPUs */
   FIREPOOL_SEAT_SET?: string
@@ -67,7 +67,9 @@ export function seatSettings(env: SeatEnv): (SeatAgent & SeatSettings) | null {
     )
   const idle = SEAT_IDLES.find((idle) => idle === (text || 'park'))
   if (idle === undefined)
-    throw new Error(`FIREPOOL_SEAT_IDLE must be ${SEAT_IDLES.join(' or ')}, it is ${JSON.stringify(text)}.`)
+    throw new Error(
+      `FIREPOOL_SEAT_IDLE must be one of ${SEAT_IDLES.join(', ')}, it is ${JSON.stringify(text)}.`,
+    )
   return { ...agent, gpus, idle, isInSet: Boolean(env.FIREPOOL_SEAT_SET) }
 }
 
@@ -120,6 +122,18 @@ export function sickProblem(message: string) {
   )
 }
 
+/** The node agent's code for what jobs had left on their GPUs and could not be taken off them, or put back: it is killed. */
+export const CHECKPOINT_FAILED = 'CheckpointFailed'
+
+/** The job has not started: what earlier ones of its lease kept on their GPUs is gone, so the pod is not what the caller takes it for. */
+export function checkpointProblem(why: string) {
+  return problem(
+    'LeaseRevoked',
+    `What jobs of the lease had left on their GPUs is lost, and the pod ends; the job never started there: ${why} Acquire again and send the job there.`,
+    { reason: CHECKPOINT_FAILED },
+  )
+}
+
 /** Whatever the job ended with: its device was gone, by no fault of its own. */
 export function seatLostProblem(why: string) {
   return problem(
@@ -134,6 +148,8 @@ export function uselessBy(outcome: JobOutcome): { reason: string; message: strin
   // A pod without a seat set stays when a job got no GPU: the cluster might put another one on the same.
   if (outcome.kind !== 'problem' || outcome.problem.code === 'SeatUnavailable') return null
   const { details, message } = outcome.problem
-  const reason = [BANNED, SEAT_LOST, SEAT_SET_SICK].find((reason) => details?.reason === reason)
+  const reason = [BANNED, SEAT_LOST, SEAT_SET_SICK, CHECKPOINT_FAILED].find(
+    (reason) => details?.reason === reason,
+  )
   return reason === undefined ? null : { reason, message: String(details?.said ?? message) }
 }

@@ -1,5 +1,14 @@
 import { type ChildProcess, spawn } from 'node:child_process'
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  realpathSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
@@ -7,6 +16,7 @@ import type { JobSpec } from '../../src/contract/index.js'
 import { createRunnerClient, jobDigest } from '../../src/runner/client.js'
 import {
   compileSources,
+  problemOf,
   type RunnerProcess,
   resultOf,
   startProcess,
@@ -26,6 +36,38 @@ import {
  * double of the driver lists who has it open.
  */
 
+/**
+ * A test double of cuda-checkpoint: it asks the process to close the device, or to open it again, and waits until it has. No memory moves.
+ * While the file `refuse` is there, it fails.
+ */
+const FAKE_CHECKPOINT = `#!/bin/sh
+[ -e DIR/refuse ] && { echo 'the FAKE refuses' >&2; exit 1; }
+has() { ls -l /proc/$3/fd 2>/dev/null | grep -c DIR/dev/nvidia; }
+before=$(has "$@")
+kill -USR1 $3 || exit 1
+until [ $(has "$@") != $before ]; do sleep 0.01; done
+`
+
+/** Has the device open, closes and opens it when it is told to, and answers \`ask\` with how often it was asked. */
+const SERVER = `
+import os, signal, time
+fd = os.open('DEVICE', os.O_RDONLY)
+def toggle(*_):
+    global fd
+    if fd is None: fd = os.open('DEVICE', os.O_RDONLY)
+    else: fd = os.close(fd)
+signal.signal(signal.SIGUSR1, toggle)
+asked = 0
+open('up', 'w').close()
+while True:
+    time.sleep(0.01)
+    if os.path.exists('ask'):
+        os.remove('ask')
+        asked += 1
+        with open('answer.part', 'w') as file: file.write(f'{os.getpid()} {asked}\\n')
+        os.rename('answer.part', 'answer')
+`
+
 describe.skipIf(!canBuildNodeAgent())('runners on a node with one GPU', () => {
   let dir: string
   let agent: ChildProcess
@@ -43,7 +85,10 @@ describe.skipIf(!canBuildNodeAgent())('runners on a node with one GPU', () => {
       `-seats-listen=127.0.0.1:${port}`,
       `-broker-keys=jobs=${keys.publicKeyBase64}`,
       `-pod-logs-dir=${join(dir, 'logs')}`,
+      `-cuda-checkpoint=${join(dir, 'FAKE-cuda-checkpoint')}`,
     ]
+    const program = FAKE_CHECKPOINT.replaceAll('DIR', realpathSync(dir))
+    writeFileSync(join(dir, 'FAKE-cuda-checkpoint'), program, { mode: 0o755 })
     agent = spawn(buildNodeAgent(dir), [...fakeNodeArguments(dir), ...flags], { stdio: 'ignore' })
     compiled = await compileSources(['src/runner/main.ts'])
     await waitUntil('the agent answers', () => existsSync(join(dir, 'state/operator.sock')))
@@ -87,13 +132,10 @@ describe.skipIf(!canBuildNodeAgent())('runners on a node with one GPU', () => {
     await broker.bind({ v: 1, epoch: 1, leaseId: 'l', ownerHash: 'o', incarnation })
     const lease = createRunnerClient(address, () => runner.sign(name, 'lease', 1, 'l'))
     let jobs = 0
-    const run = async (command: string) => {
-      const spec: JobSpec = { command }
-      return resultOf(
-        await lease.jobs({ v: 1, jobId: `s/${++jobs}`, digest: jobDigest(spec), epoch: 1, spec }),
-      )
-    }
-    return Object.assign(run, { broker, exit: runner.exit })
+    const post = (spec: JobSpec) =>
+      lease.jobs({ v: 1, jobId: `s/${++jobs}`, digest: jobDigest(spec), epoch: 1, spec })
+    const run = async (command: string) => resultOf(await post({ command }))
+    return Object.assign(run, { broker, lease, post, runner })
   }
 
   async function gpu() {
@@ -153,10 +195,58 @@ describe.skipIf(!canBuildNodeAgent())('runners on a node with one GPU', () => {
     node.gpus[0].xids = [{ id: 1, code: 79 }]
     writeFileSync(`${description}.new`, JSON.stringify(node))
     renameSync(`${description}.new`, description)
-    expect((await holder.exit).code).toBe(1)
+    expect((await holder.runner.exit).code).toBe(1)
     expect(JSON.parse(readFileSync(termination, 'utf8'))).toMatchObject({
       reason: 'SeatLost',
       message: expect.stringContaining('XID 79'),
     })
+  })
+
+  /** A job that leaves a process on the device. */
+  const SERVE = (device: string) =>
+    `cat > server.py <<'END'\n${SERVER.replaceAll('DEVICE', device)}END\nsetsid python3 server.py >/dev/null 2>&1 & until [ -e up ]; do sleep 0.01; done`
+  const ASK = 'rm -f answer; : > ask; until [ -e answer ]; do sleep 0.01; done; cat answer'
+  // A zombie, which nobody waits for here, has no program.
+  const runs = (pid: string | undefined) => existsSync(`/proc/${pid}/exe`)
+  const openersOf = (device: string) => `find /proc/[0-9]*/fd -lname ${device} 2>/dev/null | wc -l`
+
+  test('what a job leaves on the GPU is suspended between jobs: the GPU is for others, and the next job finds it as it was', async () => {
+    const [keeper, other] = [await pod('volume', { FIREPOOL_SEAT_IDLE: 'checkpoint' }), await pod()]
+    await waitUntil('the GPU is free', async () => (await gpu()).phase === 'free')
+    const device = realpathSync(join(dir, 'dev/nvidia0'))
+    const first = await keeper(`${SERVE(device)}; ${ASK}; ${openersOf(device)}`)
+    const [pid] = first.stdout.split(' ')
+    expect(first.stdout).toBe(`${pid} 1\n1\n`)
+    // It lives, and answers, but it is not on the GPU, which another pod has.
+    const busy = other(
+      `echo $CUDA_VISIBLE_DEVICES; ${openersOf(device)}; touch began; until [ -e end ]; do sleep 0.01; done`,
+    )
+    await waitUntil('the other pod has the GPU', async () => (await gpu()).phase === 'held')
+    const meanwhile = resultOf(await keeper.post({ command: ASK, device: 'none' }))
+    expect(meanwhile.stdout).toBe(`${pid} 2\n`)
+    const waiting = keeper(`${ASK}; ${openersOf(device)}; echo $CUDA_VISIBLE_DEVICES`)
+    await waitUntil('the next job waits', async () => (await keeper.broker.status()).running !== null)
+    await other.lease.putFile('end', Buffer.alloc(0))
+    expect((await busy).stdout).toBe('GPU-fake-0\n0\n')
+    expect((await waiting).stdout).toBe(`${pid} 3\n1\nGPU-fake-0\n`)
+    await keeper.broker.revoke(1)
+    expect(runs(pid)).toBe(false)
+    await waitUntil('the GPU is free', async () => (await gpu()).phase === 'free')
+    expect((await gpu()).counts).not.toHaveProperty('ungranted')
+  })
+
+  test('what cannot be suspended is lost by name: the job has its result, the next one never starts there, and the pod ends', async () => {
+    const keeper = await pod('volume', { FIREPOOL_SEAT_IDLE: 'checkpoint' })
+    const device = realpathSync(join(dir, 'dev/nvidia0'))
+    writeFileSync(join(dir, 'refuse'), '')
+    const first = await keeper(`${SERVE(device)}; ${ASK}`)
+    rmSync(join(dir, 'refuse'))
+    const [pid] = first.stdout.split(' ')
+    expect(first.stdout).toBe(`${pid} 1\n`)
+    await waitUntil('it is killed', () => !runs(pid))
+    const problem = problemOf(await keeper.post({ command: 'true' }))
+    expect(problem).toMatchObject({ code: 'LeaseRevoked', details: { reason: 'CheckpointFailed' } })
+    expect(problem.message).toContain('the FAKE refuses')
+    await keeper.runner.exit
   })
 })

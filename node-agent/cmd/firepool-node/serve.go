@@ -151,6 +151,10 @@ func serve(ctx context.Context, o options, log *slog.Logger) error {
 	reported := make(chan struct{}, 1)
 	var checkpoint measure.Checkpoint
 	if o.cudaCheckpoint != "" {
+		// Found out now, and not by a job that it would cost.
+		if _, err := exec.LookPath(o.cudaCheckpoint); err != nil {
+			return fmt.Errorf("-cuda-checkpoint: %w; put NVIDIA's program there, or leave it out", err)
+		}
 		checkpoint = measure.CheckpointBy(o.cudaCheckpoint)
 	}
 	a, err := agent.New(agent.Config{

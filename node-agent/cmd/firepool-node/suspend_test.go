@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -12,11 +13,13 @@ import (
 )
 
 // fakeCheckpoint is a test double of cuda-checkpoint: it asks the process (runJob) to close the device, or to open it again, and waits
-// until it has. While the file `refuse` is there, it fails; while `hangs` is, it hangs after the first process. No memory moves.
+// until it has. While the file `refuse` is there, it fails; while `hangs` is, it hangs after the first process; the one that `dies` names
+// dies under it. No memory moves.
 const fakeCheckpoint = `#!/bin/sh
 [ "$1 $2" = "--toggle --pid" ] || exit 2
 [ -e FOLDER/refuse ] && { echo "the FAKE refuses" >&2; exit 1; }
 [ -e FOLDER/hangs ] && [ -e FOLDER/toggled ] && { echo $$ > FOLDER/hangs; while :; do sleep 1; done; }
+[ "$(cat FOLDER/dies 2>/dev/null)" = "$3" ] && { kill -KILL $3; exit 1; }
 has() { ls -l /proc/$1/fd 2>/dev/null | grep -c FOLDER/dev/nvidia; }
 before=$(has $3)
 kill -USR1 $3 || exit 1
@@ -41,6 +44,7 @@ func runJob(device string) int {
 }
 
 func newSuspending(t *testing.T, gpus int) *world {
+	t.Helper()
 	w := newWorld(t, gpus)
 	folder, err := filepath.EvalSymlinks(w.folder)
 	if err == nil {
@@ -142,6 +146,72 @@ func TestAJobThatCannotBeSuspendedIsLostByName(t *testing.T) {
 	b.seats("1", 1)
 	if _, err := b.suspend(held.SeatEpoch); err == nil || !strings.Contains(err.Error(), "StaleSeat") {
 		t.Fatal(err)
+	}
+}
+
+func TestASuspensionIsAnsweredAgainAndEndsWithItsSeatsRelease(t *testing.T) {
+	w := newSuspending(t, 1)
+	a := w.join()
+	held := a.seats("1", 1)
+	a.cudaJob(0)
+	for range 2 {
+		if got, err := a.suspend(held.SeatEpoch); err != nil || got.HostBytes != 100<<20 {
+			t.Fatalf("%+v, %v", got, err)
+		}
+	}
+	if text, err := os.ReadFile(filepath.Join(w.folder, "toggled")); err != nil || len(strings.Fields(string(text))) != 1 {
+		t.Fatalf("%q, %v", text, err)
+	}
+	if err := a.release(held.SeatEpoch); err != nil {
+		t.Fatal(err)
+	}
+	if stand := a.stand(); stand.Suspended != 0 {
+		t.Fatalf("%+v", stand)
+	}
+}
+
+func TestAProcessThatEndsWhileItIsSuspendedIsNoFailure(t *testing.T) {
+	w := newSuspending(t, 2)
+	a := w.join()
+	held := a.seats("1", 2)
+	a.cudaJob(0)
+	a.cudaJob(1)
+	dies := fmt.Sprint(w.openers(0)[0])
+	if err := os.WriteFile(filepath.Join(w.folder, "dies"), []byte(dies), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.suspend(held.SeatEpoch); err != nil {
+		t.Fatal(err)
+	}
+	second := a.seats("2", 2)
+	if err := a.resume(second.SeatEpoch); err != nil || len(w.openers(0)) != 0 || len(w.openers(1)) != 1 {
+		t.Fatalf("%v, %v, %v", err, w.openers(0), w.openers(1))
+	}
+}
+
+func TestAnAgentWithoutTheProgramSuspendsNothingAndKillsNothing(t *testing.T) {
+	w := newWorld(t, 1).start("").settled()
+	a := w.join()
+	held := a.seats("1", 1)
+	if _, err := a.suspend(held.SeatEpoch); err == nil || !strings.Contains(err.Error(), "409 NotSuspended") { // and needs none for it
+		t.Fatal(err)
+	}
+	a.cudaJob(0)
+	if _, err := a.suspend(held.SeatEpoch); err == nil || !strings.Contains(err.Error(), "no cuda-checkpoint") {
+		t.Fatal(err)
+	}
+	if len(w.openers(0)) != 1 {
+		t.Fatal(w.openers(0))
+	}
+}
+
+func TestAProgramThatIsNotThereIsFoundOutAtTheStart(t *testing.T) {
+	w := newWorld(t, 1)
+	var said strings.Builder
+	code := run([]string{"-device=fake", "-identity=fake", "-fake-dir=" + w.devices(), "-listen=", "-state-dir=" + filepath.Join(w.folder, "state"),
+		"-pods-dir=" + filepath.Join(w.folder, "pods"), "-cuda-checkpoint=" + w.checkpoint()}, io.Discard, &said)
+	if code != 1 || !strings.Contains(said.String(), w.checkpoint()) || !strings.Contains(said.String(), "leave it out") {
+		t.Fatalf("%d, %s", code, said.String())
 	}
 }
 

@@ -85,7 +85,7 @@ func (d *Driver) Devices() ([]arbiter.Device, error) {
 		device := arbiter.Device{UUID: uuid, Minor: minor}
 		mode, _, result := handle.GetMigMode()
 		if result == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE {
-			device.Unsupported = "the GPU is in MIG mode; this agent arbitrates whole GPUs"
+			device.Unsupported = "the GPU is in MIG mode, and this agent arbitrates whole GPUs; turn MIG off and start the agent again, or give its slices to pools with provider mig, which need no agent"
 		} else if result != nvml.SUCCESS && result != nvml.ERROR_NOT_SUPPORTED {
 			return nil, failed("MIG mode of "+uuid, result)
 		}

@@ -75,7 +75,7 @@ func TestWhatNVMLSays(t *testing.T) {
 		t.Error("an error of the event set was taken for an event")
 	}
 	a.migMode, a.mig = nvml.DEVICE_MIG_ENABLE, nvml.SUCCESS
-	if devices, err := d.Devices(); err != nil || devices[0].Unsupported == "" {
+	if devices, err := d.Devices(); err != nil || !strings.Contains(devices[0].Unsupported, "is in MIG mode") || !strings.Contains(devices[0].Unsupported, "turn MIG off") {
 		t.Errorf("%+v, %v", devices, err)
 	}
 }

@@ -7,7 +7,8 @@ export interface ResourceClaim extends KubeObject {
   status?: { allocation?: { devices?: { results?: AllocatedDevice[] } } }
 }
 
-interface ClaimedPod extends Omit<Pod, 'spec' | 'status'> {
+/** A pod with the claims that it names. */
+export interface ClaimedPod extends Omit<Pod, 'spec' | 'status'> {
   spec: Pod['spec'] & { resourceClaims?: { name: string; resourceClaimName?: string }[] }
   status?: Pod['status'] & { resourceClaimStatuses?: { name: string; resourceClaimName?: string }[] }
 }
