@@ -1,5 +1,6 @@
 import { existsSync, mkdtempSync, rmSync } from 'node:fs'
 import { createServer, type Server, type ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
@@ -23,6 +24,7 @@ interface Asked {
   path: string
   authorization: string | undefined
   body: Record<string, unknown>
+  connection: Socket
   res: ServerResponse
   closed: boolean
 }
@@ -48,6 +50,7 @@ class ScriptedAgent {
           path: req.url!,
           authorization: req.headers.authorization,
           body: text === '' ? {} : JSON.parse(text),
+          connection: req.socket,
           res,
           closed: false,
         }
@@ -178,6 +181,28 @@ describe('a job that needs a seat', () => {
       code: 'SeatUnavailable',
       details: { reason: 'AgentAway' },
     })
+  })
+})
+
+describe('the connection to the agent', () => {
+  test('is kept for the next request', async () => {
+    generous(agent)
+    const world = await pod()
+    for (let job = 0; job < 3; job++) expect(resultOf(await world.run(SHOW)).exitCode).toBe(0)
+    expect(agent.asked).toHaveLength(6)
+    expect(new Set(agent.asked.map(({ connection }) => connection)).size).toBe(1)
+  })
+
+  test('that was closed at its other end costs nothing: the same is asked over a new one', async () => {
+    generous(agent)
+    const world = await pod({ waitMs: 0 })
+    await world.run(SHOW)
+    const { answer } = agent
+    const used = agent.asked[0]!.connection
+    agent.answer = (asked) => (asked.connection === used ? asked.res.destroy() : answer(asked))
+    expect(resultOf(await world.run(SHOW)).stdout).toBe('gpu=GPU-a\n')
+    const [, first, second] = agent.asked.filter(({ path }) => path === '/v1/seats')
+    expect(second!.body).toEqual(first!.body)
   })
 })
 
