@@ -68,6 +68,10 @@ export class NodeAgentSeats implements SeatArbiter {
     return this.#hold.isHeldBy(epochMax)
   }
 
+  hasNone(): boolean {
+    return !this.#hold.isHeld && this.#owed.size === 0
+  }
+
   async endEpochs(epochMax: number): Promise<void> {
     await this.#release(this.#hold.epochsEnded(epochMax))
   }

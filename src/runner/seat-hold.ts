@@ -56,6 +56,10 @@ export class SeatHold {
     return this.#idle === 'hold' ? this.#over() : this.#give()
   }
 
+  get isHeld(): boolean {
+    return this.#held !== null
+  }
+
   /** Whether epochs up to this one hold a seat that no job uses. */
   isHeldBy(epochMax: number): boolean {
     return this.#held !== null && !this.#held.isUsed && this.#held.epoch <= epochMax
