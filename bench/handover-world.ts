@@ -48,7 +48,7 @@ export async function startSeatNode(
   const cluster = await startCluster({ kwok: false })
   cleanup.add('stop the control plane', () => cluster.stop())
   signal.throwIfAborted()
-  const node = await startRealNode(cluster, { runtimes: RUNTIMES })
+  const node = await startRealNode(cluster, { runtimes: RUNTIMES, python: true })
   cleanup.add('stop the node', () => node.stop())
   signal.throwIfAborted()
   const agent = await startNodeAgent(cluster, node, { gpus: 2, args: ['-verbose'] })

@@ -9,6 +9,7 @@ import { type Release, SIGNAL } from '../dist/contract/index.js'
 import { type Random, random } from '../dist/demo/random.js'
 import { createRunnerClient, jobDigest } from '../dist/runner/client.js'
 import { createSigner, loadKeys } from '../dist/token/token.js'
+import { IMAGE } from '../test/support/container-image.js'
 import { waitUntil } from '../test/support/wait.js'
 import {
   brokerOverheadMs,
@@ -59,7 +60,20 @@ const OVERHEAD_GOAL_MS = 250
 const RETAKE_GOAL_MS = 5
 /** So that no sample keeps time with somebody's poll. */
 const PAUSE_MS_MAX = 60
-const SHELL = '/bin/sh'
+/**
+ * Between two jobs of a parked pod, beside that: a loop thinks between two jobs, for seconds. By then its pod has given its GPU back, the GPU was measured
+ * empty, and the pod has made ready for the next job.
+ */
+const THINK_MS = 60
+/** The two ways in which a pod starts a job, each with a pool: forked from what it has preloaded (the one that has a goal), or a program like any other. */
+const RETAKES = {
+  preloaded: {
+    profile: { image: IMAGE.python, preload: { python: 'python3', imports: ['json'] } },
+    command: ['python3', '-c', 'import time; print(time.time())'],
+  },
+  spawned: { profile: {}, command: ['/bin/sh', '-c', 'echo $EPOCHREALTIME'] },
+}
+type Way = keyof typeof RETAKES
 
 interface Bench {
   world: BenchWorld
@@ -81,7 +95,7 @@ export async function handover(options: HandoverOptions) {
       log(`handover: ${options.handovers}, from one pod to another on one GPU`)
       const phases = await handovers(bench, options.handovers)
       load.push(currentLoad())
-      log(`retake: ${options.retakes} jobs of a parked pod whose GPU is free`)
+      log(`retake: ${options.retakes} jobs of a parked pod whose GPU is free, in each of two ways`)
       const retakes = await retakesOf(bench, options.retakes)
       load.push(currentLoad())
       log(
@@ -101,9 +115,11 @@ export async function handover(options: HandoverOptions) {
         phasesMs: spreads(PHASES, phases),
         handoverMs: spread(totals),
         deleteAndCreateMs: spread(fresh),
-        seatRetakeMsP50: round(quantile(retakes.map(sumOf), 0.5), 2),
-        seatRetakeMs: { ...spread(retakes.map(sumOf)), goal: RETAKE_GOAL_MS },
-        seatRetakePhasesMs: spreads(RETAKE_PHASES, retakes),
+        seatRetakeMsP50: round(quantile(retakes.preloaded.map(sumOf), 0.5), 2),
+        seatRetakeMs: { ...spread(retakes.preloaded.map(sumOf)), goal: RETAKE_GOAL_MS },
+        seatRetakePhasesMs: spreads(RETAKE_PHASES, retakes.preloaded),
+        seatRetakeSpawnedMs: spread(retakes.spawned.map(sumOf)),
+        seatRetakeSpawnedPhasesMs: spreads(RETAKE_PHASES, retakes.spawned),
       }
     },
     undefined,
@@ -203,39 +219,59 @@ const RETAKE_PHASES = ['request', 'grant', 'fork'] as const
 type Retake = Record<(typeof RETAKE_PHASES)[number], number>
 const sumOf = ({ request, grant, fork }: Retake) => request + grant + fork
 
-/** From the request to the runner to the first instruction of the job, which has taken the GPU by then. */
-async function retakesOf({ world, seats, random }: Bench, count: number): Promise<Retake[]> {
-  const view = new PoolView(world.client, 'pair', seats)
+/** From the request to the runner to the first instruction of the job, which has taken the GPU by then; both ways take turns. */
+async function retakesOf(bench: Bench, count: number): Promise<Record<Way, Retake[]>> {
+  const ways = Object.keys(RETAKES) as Way[]
+  const samples: Record<Way, Retake[]> = { preloaded: [], spawned: [] }
+  const parked = new Map<Way, Parked>()
+  for (const way of ways) parked.set(way, await park(bench, way))
+  for (let n = 0; n <= count; n++) {
+    for (const way of ways) {
+      const sample = await parked.get(way)!.retake(n)
+      // The first one opens the connection.
+      if (n > 0) samples[way].push(sample)
+    }
+  }
+  for (const { holder } of parked.values()) await holder.terminate()
+  return samples
+}
+
+type Parked = Awaited<ReturnType<typeof park>>
+
+/** A pod that a caller has, between two of its jobs. */
+async function park({ world, seats, random }: Bench, way: Way) {
+  const { profile, command } = RETAKES[way]
+  const sizes = { budget: 1, standby: 1, maxPods: 1 }
+  await createPool(world.client, way, { ...sizes, profile: seatProfile('shared', profile) })
+  const view = new PoolView(world.client, way, seats)
   const holder = await world.client.workflow.start('holdLease', {
-    workflowId: 'hold-lease',
+    workflowId: `hold-lease-${way}`,
     taskQueue: 'bench',
-    args: ['pair', 'a'],
+    args: [way, 'a'],
   })
   const { leaseId, pod, epoch } = await view.lease('a')
   const sign = createSigner(loadKeys(join(world.dir, 'keys')))
-  const address = await view.address(pod)
   const { uid } = await view.place(pod)
-  const runner = createRunnerClient(address, sign(pod, 'lease', epoch, leaseId))
-  const spec = { command: [SHELL, '-c', 'echo $EPOCHREALTIME'] }
-  const samples: Retake[] = []
-  for (let n = 0; n <= count; n++) {
+  const runner = createRunnerClient(await view.address(pod), sign(pod, 'lease', epoch, leaseId))
+  const spec = { command }
+  async function retake(n: number): Promise<Retake> {
     await seats.agent.until('the GPU is free', ({ gpus }) => gpus[SHARED]!.phase === 'free')
-    await pause(random.below(PAUSE_MS_MAX))
+    await pause(THINK_MS + random.below(PAUSE_MS_MAX))
     const job = { v: 1, jobId: `retake/${n}`, digest: jobDigest(spec) } as const
     setClock()
     const asked = wallMs()
     const outcome = await runner.jobs({ ...job, epoch, spec })
     await runner.ack(job)
     if (outcome.kind !== 'result') throw new Error(outcome.problem.message)
-    const began = msOfEpoch(outcome.result.stdout)
+    const { stdout, preload } = outcome.result
+    if (preload?.forked === false) throw new Error(`a job was not forked: ${preload.why}`)
+    const began = msOfEpoch(stdout)
     const { decided, answered } = await waitUntil('the agent has said when it granted', () =>
       grantMoments(seats.agent.log(), asked, uid),
     )
-    // The first one opens the connection.
-    if (n > 0) samples.push({ request: decided - asked, grant: answered - decided, fork: began - answered })
+    return { request: decided - asked, grant: answered - decided, fork: began - answered }
   }
-  await holder.terminate()
-  return samples
+  return { holder, retake }
 }
 
 /** From the order to the next job's open device, when the holder's pod is deleted and another one is created. */

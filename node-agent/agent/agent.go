@@ -39,8 +39,7 @@ type Config struct {
 	Driver   measure.Driver
 	Xids     XidSource
 	Observer *measure.Observer
-	Journal  journal.File
-	BootID   string
+	Journal  *journal.Journal
 	// Holder makes the process of a self-test on the GPU.
 	Holder func(uuid string) *exec.Cmd
 	// Checkpoint suspends and resumes processes; nil where that is not to be had.
@@ -110,7 +109,7 @@ func New(config Config) (*Agent, error) {
 		// Epochs only grow, also over a lost file: no node grants a seat every millisecond.
 		a.state = arbiter.New(devices, uint64(time.Now().UnixMilli()), measure.BootMs(), true)
 	} else {
-		a.state, err = arbiter.Restore(entry.Arbiter, devices, entry.BootID == config.BootID, measure.BootMs())
+		a.state, err = arbiter.Restore(entry.Arbiter, devices, entry.BootID == config.Journal.BootID, measure.BootMs())
 	}
 	if err == nil {
 		err = a.state.Check()
@@ -181,10 +180,10 @@ func (a *Agent) do(input func()) bool {
 
 func (a *Agent) save() error {
 	a.savedAt = time.Now()
-	return a.config.Journal.Write(journal.Entry{V: journal.Version, BootID: a.config.BootID, Arbiter: a.state.Durable()})
+	return a.config.Journal.Sync(a.state.Durable())
 }
 
-// step feeds one event. Nobody is told of anything that is not on disk.
+// step feeds one event. Nobody is told of anything that this agent would not know when it starts again.
 func (a *Agent) step(event arbiter.Event) {
 	if a.failure != nil {
 		return
@@ -197,7 +196,7 @@ func (a *Agent) step(event arbiter.Event) {
 	}
 	if result.Durable {
 		failpoint.At(failpoint.Decided)
-		if err := a.save(); err != nil {
+		if err := a.config.Journal.Write(a.state.Durable()); err != nil {
 			a.failure = fmt.Errorf("write the agent's file: %w", err)
 			return
 		}

@@ -64,7 +64,8 @@ func (a *Agent) Request(ctx context.Context, e arbiter.Requested, waitMs int64) 
 		a.latest[e.Pod] = waiting
 		e.DeadlineMs = measure.BootMs() + waitMs
 		a.step(e)
-		a.again = true
+		// Who was answered waits for no look, which would only take the processors from the job that begins now.
+		a.again = a.again || len(a.state.Queue) > 0
 	})
 	if !alive {
 		return arbiter.Grant{}, ErrStopped

@@ -26,7 +26,7 @@ type DurableGPU struct {
 	AfterHolder   *Quarantine `json:"afterHolder,omitempty"`
 }
 
-// Durable copies what has to be on disk.
+// Durable copies what has to be in the agent's file.
 func (s *State) Durable() Durable {
 	d := Durable{
 		V: DurableVersion, AtMs: s.NowMs, SeatEpoch: s.SeatEpoch, SeatMs: map[string]int64{}, InfrastructureMs: s.InfrastructureMs,

@@ -2,7 +2,7 @@
 // Time comes in as milliseconds since boot, which is also how the kernel tells when a process started.
 //
 // Step is the only door. It changes the state in place and returns effects, in the order in which they are to
-// be carried out; when the result is Durable, the state must be on disk before the first of them.
+// be carried out; when the result is Durable, the state must be in the agent's file before the first of them.
 package arbiter
 
 // PodUID is the pod's UID as the kubelet writes it, with dashes.

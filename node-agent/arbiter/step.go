@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Result of a step. When Durable, the state is to be on disk before the first effect is carried out.
+// Result of a step. When Durable, the state is to be in the agent's file before the first effect is carried out.
 type Result struct {
 	Effects []Effect
 	Durable bool

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// suspending is on disk before the first process is touched: an agent that dies meanwhile knows which ones may be off their GPUs.
+// suspending is in the agent's file before the first process is touched: an agent that dies meanwhile knows which ones may be off their GPUs.
 func (s *State) suspending(e Suspending) {
 	grant := s.holding(e.ID, e.Pod, e.SeatEpoch)
 	if grant == nil {

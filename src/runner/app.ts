@@ -109,6 +109,7 @@ export class RunnerApp {
       'GET /files': { scopes: BOTH, stream: (call) => this.#getFile(call) },
       'PUT /files': { scopes: BOTH, stream: (call) => this.#putFile(call) },
     }
+    this.#forkAhead()
   }
 
   /** called when a drain has succeeded: the connections that clients keep are to be closed */
@@ -233,6 +234,7 @@ export class RunnerApp {
     const { start } = this.fence.finish(jobId, outcome, 2 * body.length, performance.now())
     this.#answerAttached(jobId, body)
     if (start !== null) this.#start(start)
+    else this.#forkAhead()
     if (useless !== null) this.#options.onUseless?.(useless.reason, useless.message)
   }
 
@@ -324,6 +326,7 @@ export class RunnerApp {
     // A process that was on its way to its exec during the first look carries its marker now.
     if (running !== null) await this.#killLeftovers(epochMax)
     await this.#options.place.seats?.endEpochs(epochMax)
+    this.#forkAhead()
   }
 
   /** A new epoch has begun. A job of an earlier one may go on; a seat that none of their jobs uses is given back, without their processes. */
@@ -331,6 +334,14 @@ export class RunnerApp {
     const { seats } = this.#options.place
     if (seats?.holds(epochMax)) await this.#killLeftovers(epochMax)
     await seats?.endEpochs(epochMax)
+    this.#forkAhead()
+  }
+
+  /** The next job's process, when there is an interpreter to fork it from, and nothing that it could be taken for a part of. */
+  #forkAhead(): void {
+    const { zygote, seats } = this.#options.place
+    const isAtRest = this.#process === null && this.fence.state !== 'draining' && seats?.hasNone() !== false
+    if (isAtRest) zygote?.forkAhead()
   }
 
   async #killLeftovers(epochMax: number): Promise<void> {
@@ -347,6 +358,7 @@ export class RunnerApp {
       // tell that it never started; over a new one it is refused with LeaseRevoked, or nobody listens.
       res.shouldKeepAlive = false
       this.onDrained()
+      this.#options.place.zygote?.drop()
       await this.#killLeftovers(Number.POSITIVE_INFINITY)
       await this.#options.place.seats?.endEpochs(Number.POSITIVE_INFINITY)
     }

@@ -1,18 +1,21 @@
-import { existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { createServer, type Server, type ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { createRunnerClient, jobDigest } from './client.js'
 import { type NodeAgentOptions, NodeAgentSeats } from './node-agent.js'
-import { markedPids } from './process-tree.js'
+import { descendants, markedPids } from './process-tree.js'
 import { seatSettings } from './seat.js'
 import {
   makeWorld,
+  PYTHON,
   problemOf,
   refusal as refusalOf,
   resultOf,
   type World,
+  type WorldOptions,
   waitUntil,
 } from './world.fixture.js'
 
@@ -23,6 +26,7 @@ interface Asked {
   path: string
   authorization: string | undefined
   body: Record<string, unknown>
+  connection: Socket
   res: ServerResponse
   closed: boolean
 }
@@ -48,6 +52,7 @@ class ScriptedAgent {
           path: req.url!,
           authorization: req.headers.authorization,
           body: text === '' ? {} : JSON.parse(text),
+          connection: req.socket,
           res,
           closed: false,
         }
@@ -106,7 +111,10 @@ afterEach(async () => {
   rmSync(dir, { recursive: true, force: true })
 })
 
-async function pod(options: Partial<NodeAgentOptions> & { url?: string } = {}): Promise<World> {
+async function pod(
+  options: Partial<NodeAgentOptions> & { url?: string } = {},
+  preload?: WorldOptions['preload'],
+): Promise<World> {
   const seats = new NodeAgentSeats({
     ...(options.url === undefined ? { socket: agent.socket } : { url: options.url }),
     gpus: 1,
@@ -114,7 +122,7 @@ async function pod(options: Partial<NodeAgentOptions> & { url?: string } = {}): 
     log: () => {},
     ...options,
   })
-  const world = await makeWorld({ seats })
+  const world = await makeWorld({ seats, ...(preload === undefined ? {} : { preload }) })
   worlds.push(world)
   await world.bind(7)
   return world
@@ -178,6 +186,80 @@ describe('a job that needs a seat', () => {
       code: 'SeatUnavailable',
       details: { reason: 'AgentAway' },
     })
+  })
+})
+
+describe('the connection to the agent', () => {
+  test('is kept for the next request', async () => {
+    generous(agent)
+    const world = await pod()
+    for (let job = 0; job < 3; job++) expect(resultOf(await world.run(SHOW)).exitCode).toBe(0)
+    expect(agent.asked).toHaveLength(6)
+    expect(new Set(agent.asked.map(({ connection }) => connection)).size).toBe(1)
+  })
+
+  test('that was closed at its other end costs nothing: the same is asked over a new one', async () => {
+    generous(agent)
+    const world = await pod({ waitMs: 0 })
+    await world.run(SHOW)
+    const { answer } = agent
+    const used = agent.asked[0]!.connection
+    agent.answer = (asked) => (asked.connection === used ? asked.res.destroy() : answer(asked))
+    expect(resultOf(await world.run(SHOW)).stdout).toBe('gpu=GPU-a\n')
+    const [, first, second] = agent.asked.filter(({ path }) => path === '/v1/seats')
+    expect(second!.body).toEqual(first!.body)
+  })
+})
+
+describe('a process that waits for the next job', () => {
+  const PYTHON_JOB = { command: [PYTHON, '-c', 'import os; print(os.getpid())'] }
+  /** forked and not a job's, by their parents: the runner is this process, the interpreter its child */
+  const waiting = () =>
+    descendants(process.pid)
+      .map(({ pid }) => pid)
+      .filter((pid) => parentOf(parentOf(pid)) === process.pid)
+  const parentOf = (pid: number) => {
+    try {
+      return Number(readFileSync(`/proc/${pid}/stat`, 'latin1').split(') ').at(-1)?.split(' ')[1])
+    } catch {
+      return 0
+    }
+  }
+
+  test('is forked after the seat was given back: it is no part of the job', async () => {
+    generous(agent)
+    const { answer } = agent
+    const atRelease: number[][] = []
+    agent.answer = (asked) => {
+      if (asked.path === '/v1/seats/release') atRelease.push(waiting())
+      answer(asked)
+    }
+    const world = await pod({}, {})
+    const first = await waitUntil('one waits', () => waiting()[0])
+    expect(resultOf(await world.run(PYTHON_JOB)).stdout).toBe(`${first}\n`)
+    const second = await waitUntil('another one waits', () => waiting()[0])
+    expect(resultOf(await world.run(SHOW)).exitCode).toBe(0)
+    const third = await waitUntil('another one waits', () => waiting().find((pid) => pid !== second))
+    expect(resultOf(await world.run(PYTHON_JOB)).stdout).toBe(`${third}\n`)
+    expect(atRelease).toEqual([[], [], []])
+  })
+
+  test('is not forked while a seat is held between jobs', async () => {
+    honest(agent)
+    const world = await pod({ idle: 'hold' }, {})
+    const first = await waitUntil('one waits', () => waiting()[0])
+    expect(resultOf(await world.run(PYTHON_JOB)).stdout).toBe(`${first}\n`)
+    expect(resultOf(await world.run(PYTHON_JOB))).toMatchObject({ preload: { forked: true } })
+    const atRelease: number[][] = []
+    const { answer } = agent
+    agent.answer = (asked) => {
+      if (asked.path === '/v1/seats/release') atRelease.push(waiting())
+      answer(asked)
+    }
+    await world.bind(8)
+    const next = await waitUntil('one waits', () => waiting()[0])
+    expect(atRelease).toEqual([[]])
+    expect(resultOf(await world.run(PYTHON_JOB)).stdout).toBe(`${next}\n`)
   })
 })
 

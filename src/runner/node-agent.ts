@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import { type RequestOptions, request } from 'node:http'
+import { Agent, type RequestOptions, request } from 'node:http'
 import { performance } from 'node:perf_hooks'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { FirepoolError, SEAT_LOST, SEAT_SET_SICK } from '../contract/index.js'
@@ -41,6 +41,8 @@ const SEAT_WAIT_MS = 15_000
 const RETRY_MS = 200
 /** a release that was not heard is a seat that nobody can use */
 const RELEASE_AGAIN_MS = 1_000
+/** a connection is kept for the next job; shorter than the agent keeps it, so that this end closes it */
+const KEEP_MS = 30_000
 /** answers are a handful of numbers and a sentence for each GPU */
 const ANSWER_BYTES_MAX = 64 * 1024
 
@@ -72,6 +74,7 @@ class Refused extends NoSeat {}
 export class NodeAgentSeats implements SeatArbiter {
   readonly #options: NodeAgentOptions
   readonly #hold: SeatHold
+  readonly #connections = new Agent({ keepAlive: true, timeout: KEEP_MS })
   /** seat epochs whose release the agent has not heard yet */
   readonly #owed = new Set<number>()
   #timer: NodeJS.Timeout | null = null
@@ -92,6 +95,10 @@ export class NodeAgentSeats implements SeatArbiter {
 
   holds(epochMax: number): boolean {
     return this.#hold.isHeldBy(epochMax)
+  }
+
+  hasNone(): boolean {
+    return !this.#hold.isHeld && this.#owed.size === 0
   }
 
   async endEpochs(epochMax: number): Promise<void> {
@@ -346,13 +353,18 @@ export class NodeAgentSeats implements SeatArbiter {
     return new Promise((resolve, reject) => {
       const away = (error: Error) =>
         reject(new AgentAway('AgentAway', `the node agent does not answer (${error.message}).`))
+      // A kept connection may have been closed at its other end before it could be seen here: asking twice is asking once.
+      const failed = (error: Error) => {
+        if (call.reusedSocket && !signal?.aborted) resolve(this.#call(method, path, body, signal))
+        else away(error)
+      }
       const text = body === undefined ? '' : JSON.stringify(body)
       const call = request(
         {
           ...this.#address(),
           method,
           path,
-          agent: false,
+          agent: this.#connections,
           signal,
           headers: {
             'content-type': 'application/json',
@@ -361,6 +373,7 @@ export class NodeAgentSeats implements SeatArbiter {
           },
         },
         (answer) => {
+          call.off('error', failed).on('error', away)
           const chunks: Buffer[] = []
           let bytes = 0
           answer.on('error', away)
@@ -378,7 +391,7 @@ export class NodeAgentSeats implements SeatArbiter {
           })
         },
       )
-      call.on('error', away)
+      call.on('error', failed)
       call.end(text)
     })
   }

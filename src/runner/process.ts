@@ -13,6 +13,7 @@ import {
   TIMEOUT,
 } from '../contract/index.js'
 import { collectFiles, outputFileName, type PodFolders, workFolder, writeJobFiles } from './folder.js'
+import type { StartedProcess } from './forked-process.js'
 import { notStartedProblem } from './not-started.js'
 import { OUTPUT_LIMITS, OutputCapture, type OutputLimits } from './output.js'
 import { type Forkable, forkable } from './preload.js'
@@ -21,7 +22,7 @@ import { commandExists, type LimitWrapper } from './rlimit.js'
 import { type Seat, type SeatArbiter, seatLostProblem } from './seat.js'
 import type { Secrets } from './secrets.js'
 import { OutputSubscriber } from './subscriber.js'
-import type { StartedProcess, Zygote } from './zygote.js'
+import type { Zygote } from './zygote.js'
 
 /** What all jobs of a pod have in common. */
 export interface JobPlace {
@@ -73,6 +74,7 @@ export class JobProcess {
   readonly #name: string
   readonly #timeoutMs: number
   readonly #subscriber: OutputSubscriber | null
+  readonly #forkable: Forkable
   #resolve!: (outcome: JobOutcome) => void
   #child: StartedProcess | null = null
   #stdout: OutputCapture | null = null
@@ -110,13 +112,12 @@ export class JobProcess {
     // No await where none is needed: the warm job is a bare spawn.
     const hasFiles = spec.files !== undefined && spec.files.length > 0
     const isBare = spec.cwd === undefined && !hasFiles && this.#arbiter === undefined
+    const { zygote } = place
+    this.#forkable = zygote === undefined ? { kind: 'no' } : forkable(zygote.preload, spec, place.env)
+    // Nothing waits for another job while this one runs.
+    if (this.#forkable.kind !== 'yes') zygote?.drop()
     if (isBare && this.#forkable.kind === 'no') this.#spawn(place.folders.work, performance.now())
     else void this.#prepare()
-  }
-
-  get #forkable(): Forkable {
-    const { zygote, env } = this.#place
-    return zygote === undefined ? { kind: 'no' } : forkable(zygote.preload, this.#request.spec, env)
   }
 
   /** who grants the job's GPUs; undefined when it needs none, or nobody does */

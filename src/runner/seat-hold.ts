@@ -65,6 +65,10 @@ export class SeatHold {
     return this.#idle === 'park' ? this.#give() : this.#over()
   }
 
+  get isHeld(): boolean {
+    return this.#held !== null
+  }
+
   /** The seat that no job uses now, when what is on it is to be suspended. */
   get toSuspend(): { epoch: number; seatEpoch: number } | null {
     return this.#idle === 'checkpoint' && this.#held?.isUsed === false ? this.#held : null

@@ -24,6 +24,8 @@ export interface SeatArbiter {
   take(jobId: string, epoch: number, signal: AbortSignal): Promise<Seat>
   /** Whether these epochs hold a seat that no job uses. */
   holds(epochMax: number): boolean
+  /** Whether the pod holds nothing, as far as the node's side was heard to know: what begins now is not taken for a part of a job. */
+  hasNone(): boolean
   /** These epochs are over and their processes are gone: gives back what they hold. Never rejects. */
   endEpochs(epochMax: number): Promise<void>
   /** An epoch has begun. @param tenant who is charged for its seats, as the broker says; '' when it does not */

@@ -5,9 +5,10 @@ Lines of JSON on descriptor 3, both ways:
   to the runner     {"importing": module}, then {"ready": {tasks}} or {"failed": {module, message}} or {"useless": why};
                     {"fork": id, "pid": pid} or {"fork": id, "no": why}; {"exit": pid, "code": n | null, "signal": n | null}
 
-A child connects to the runner's socket for its control, standard output and error, each with the line "{nonce} {name}". Over
-control it gets its job (8 hex digits of length, JSON), answers {"ready": true} or {"exec": why}, and begins when it reads a
-byte "g": nothing of the job has run before, so the runner may drop the child and run the job another way until then.
+A child connects to the runner's socket for its control, standard output and error, each with the line "{nonce} {name}". It may
+wait there for a long time: it is forked ahead of its job. Over control it gets that (8 hex digits of length, JSON), answers
+{"ready": true} or {"exec": why}, and begins when it reads a byte "g": nothing of the job has run before, so the runner may drop
+the child and run the job another way until then.
 """
 
 import ctypes
@@ -164,6 +165,7 @@ def serve():
         room = find_room()
         preload(start["imports"])
         probe()
+        setters = thread_setters()
     except Impossible as error:
         tell({"useless": str(error)})
         os._exit(0)
@@ -200,7 +202,7 @@ def serve():
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for descriptor in (wake, woken, CONTROL):
                     os.close(descriptor)
-                return Child(start, request["nonce"], room)
+                return Child(start, request["nonce"], room, setters)
             running.add(pid)
             tell({"fork": request["fork"], "pid": pid})
 
@@ -218,21 +220,22 @@ def bury(running):
 class Child:
     """A forked process on its way to become a job."""
 
-    def __init__(self, start, nonce, room):
+    def __init__(self, start, nonce, room, setters):
         self.start = start
         self.nonce = nonce
         self.room = room
+        self.setters = setters
 
     def become(self):
         """Takes the job. @returns a function that runs it; ends the process when there is none to run"""
         os.setsid()
-        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # as exec does
         try:
             control, out, err = (self.connect(name) for name in ("control", "stdout", "stderr"))
             size = int(receive(control, 8), 16)
             job = json.loads(receive(control, size))
         except (EOFError, OSError):
-            os._exit(0)  # the runner hears of its end
+            os._exit(0)  # the runner has ended, or hears of its end
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # as exec does; what waits is as closed as the interpreter
         try:
             run = self.prepare(job)
         except Exception as error:
@@ -265,7 +268,7 @@ class Child:
         self.set_environment(job["env"])
         importlib.invalidate_caches()  # files may have come since a folder was last looked at
         seed(self.start["seeds"])
-        set_threads()
+        set_threads(self.setters)
         run = entry(job["argv"], job["cwd"])
         for name, value in job["limits"].items():
             kind = getattr(resource, LIMITS[name])
@@ -315,15 +318,9 @@ def seed(functions):
             raise Impossible("seeds: %s: %s: %s" % (name, type(error).__name__, error))
 
 
-def set_threads():
-    """As many threads as the libraries would have started with, had they been loaded in this environment."""
-    processors = len(os.sched_getaffinity(0))
-
-    def count(*names):
-        values = (os.environ.get(name, "").split(",")[0].strip() for name in (*names, "OMP_NUM_THREADS"))
-        return next((int(value) for value in values if value.isdigit() and int(value) > 0), processors)
-
-    setters = {
+def thread_setters():
+    """Functions of the libraries that are loaded now, each with the variable that says how many threads it is to set."""
+    known = {
         "openblas": ("OPENBLAS_NUM_THREADS", ["%sopenblas_set_num_threads%s" % (a, b) for a in ("", "scipy_") for b in ("", "64_")]),
         "libmkl_rt": ("MKL_NUM_THREADS", ["MKL_Set_Num_Threads"]),
         "libgomp": ("OMP_NUM_THREADS", ["omp_set_num_threads"]),
@@ -332,15 +329,23 @@ def set_threads():
     }
     with open("/proc/self/maps", errors="replace") as maps:
         paths = {line.split(None, 5)[5].strip() for line in maps if "/" in line and ".so" in line}
+    found = []
     for path in paths:
-        for part, (name, functions) in setters.items():
+        for part, (name, functions) in known.items():
             if part in os.path.basename(path):
                 library = ctypes.CDLL(path)
-                for function in functions:
-                    if hasattr(library, function):
-                        getattr(library, function)(count(name))
+                found += [(name, getattr(library, function)) for function in functions if hasattr(library, function)]
     if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(count("MKL_NUM_THREADS"))
+        found.append(("MKL_NUM_THREADS", sys.modules["torch"].set_num_threads))
+    return found
+
+
+def set_threads(setters):
+    """As many threads as the libraries would have started with, had they been loaded in this environment. One that is loaded later reads it."""
+    processors = len(os.sched_getaffinity(0))
+    for name, setter in setters:
+        values = (os.environ.get(name, "").split(",")[0].strip() for name in (name, "OMP_NUM_THREADS"))
+        setter(next((int(value) for value in values if value.isdigit() and int(value) > 0), processors))
 
 
 def entry(argv, cwd):

@@ -41,6 +41,16 @@ const zygotePids = () =>
   descendants(process.pid)
     .map(({ pid }) => pid)
     .filter((pid) => read(pid, 'cmdline').includes('zygote.py') && parentOf(pid) === process.pid)
+/** Children of the interpreter: while no job runs, what waits for the next one. */
+const forkedPids = () =>
+  zygotePids().flatMap((zygote) =>
+    descendants(zygote)
+      .map(({ pid }) => pid)
+      .filter((pid) => parentOf(pid) === zygote),
+  )
+/** @param other than this one */
+const waiting = (other?: number) =>
+  waitUntil('a process waits for the next job', () => forkedPids().find((pid) => pid !== other))
 const parentOf = (pid: number) => Number(read(pid, 'stat').split(') ').at(-1)?.split(' ')[1])
 
 /** A file that the kernel has of a process; empty when that has ended. */
@@ -289,15 +299,18 @@ describe('a job is started anew, and says why,', () => {
   })
 
   test('when a fork hangs, and the interpreter is started again', async () => {
-    const hang = `import os, time\ndef hang():\n  while os.path.exists('${dir}/hang'): time.sleep(0.01)\nos.register_at_fork(after_in_child=hang)`
-    const world = await pod({ hang }, { forkMs: 500 })
-    writeFileSync(join(dir, 'hang'), '')
+    const world = await pod({ hang: HANG() }, { forkMs: 500 })
     const before = zygotePids()
+    writeFileSync(join(dir, 'hang'), '')
+    process.kill(await waiting(), 'SIGKILL')
+    await waitUntil('it is missed', () => forkedPids().length === 0)
     const spec = python('print("ran"); open("count", "a").write("x")')
     expect(await run(world, spec)).toMatchObject(anew('did not begin within 500 ms'))
     rmSync(join(dir, 'hang'))
-    await waitUntil('it is ready again', async () => (await statusOf(world)).state === 'ready')
-    expect(zygotePids()).not.toEqual(before)
+    await waitUntil('another one is ready', async () => {
+      const [zygote] = zygotePids()
+      return zygote !== undefined && zygote !== before[0] && (await statusOf(world)).state === 'ready'
+    })
     expect(await run(world, spec)).toMatchObject({ preload: { forked: true } })
     expect(world.read('count')).toBe('xx')
   })
@@ -354,10 +367,128 @@ describe('an interpreter that dies', () => {
   })
 })
 
+describe('a process that waits for the next job', () => {
+  const PID = python('import os; print(os.getpid())')
+  const COUNTED = python('import os; print(os.getpid()); open("count", "a").write("x")')
+
+  test('is that job, and another one waits after it', async () => {
+    const world = await pod({})
+    const first = await waiting()
+    expect(await run(world, PID)).toMatchObject({ stdout: `${first}\n`, preload: { forked: true } })
+    const second = await waiting(first)
+    expect(await run(world, PID)).toMatchObject({ stdout: `${second}\n`, preload: { forked: true } })
+    expect(await statusOf(world)).toMatchObject({ forked: 2, notForked: 0 })
+  })
+
+  test('is of no job until then: what ends the processes of jobs does not end it', async () => {
+    const world = await pod({})
+    await run(world, python(''))
+    const pid = await waiting()
+    await world.bind(2)
+    await world.broker.revoke(1)
+    expect(marked(world)).toEqual([])
+    expect(await run(world, PID)).toMatchObject({ stdout: `${pid}\n` })
+  })
+
+  test('may not be looked into until then', async () => {
+    const dumpable = `
+import ctypes, sys
+main = sys.modules['__main__']
+receive, seen = main.receive, []
+def watched(*args):
+  seen.append(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))
+  return receive(*args)
+main.receive = watched`
+    const world = await pod({ dumpable })
+    await waiting()
+    // It waits for its job's length, for the job, and for the word to begin.
+    expect((await run(world, python('import dumpable; print(dumpable.seen)'))).stdout).toBe('[0, 0, 1]\n')
+  })
+
+  test('takes files, time zone and modules as they are when its job comes', async () => {
+    const world = await pod({ fresh: '' })
+    const pid = await waiting()
+    const code =
+      'import fresh, late, os, time; print(os.getpid(), late.value, time.tzname[0], os.environ["MINE"], os.getcwd())'
+    const files = [{ path: 'sub/late.py', content: 'value = 7' }]
+    const spec = { ...python(code), cwd: 'sub', files, env: { TZ: 'Asia/Tokyo', MINE: 'x' } }
+    expect((await run(world, spec)).stdout).toBe(`${pid} 7 JST x ${world.folders.work}/sub\n`)
+  })
+
+  test('ends when a job begins that is not forked: nothing waits beside a job', async () => {
+    const world = await pod({})
+    const pid = await waiting()
+    const job = world.run({ command: 'until [ -e go ]; do sleep 0.01; done' })
+    await waitUntil('it runs', () => marked(world).length > 0)
+    await waitUntil('nothing waits', () => forkedPids().length === 0)
+    await world.lease(1).putFile('go', Buffer.alloc(0))
+    expect(resultOf(await job).exitCode).toBe(0)
+    const next = await waiting(pid)
+    expect((await run(world, PID)).stdout).toBe(`${next}\n`)
+  })
+
+  test('and dies is replaced when a job comes, which runs once', async () => {
+    const world = await pod({})
+    for (let death = 0; death < 3; death++) {
+      process.kill(await waiting(), 'SIGKILL')
+      expect(await run(world, COUNTED)).toMatchObject({ exitCode: 0, preload: { forked: true } })
+    }
+    expect(world.read('count')).toBe('xxx')
+  })
+
+  test('and hangs is replaced when a job comes, which runs once', async () => {
+    const world = await pod({}, { forkMs: 500 })
+    const zygotes = zygotePids()
+    const pid = await waiting()
+    // So that it has connected: what hangs before that is the interpreter's fault.
+    await waitUntil(
+      'it waits',
+      () => read(pid, 'syscall').startsWith('45 ') || read(pid, 'wchan').includes('recv'),
+    )
+    process.kill(pid, 'SIGSTOP')
+    const result = await run(world, COUNTED)
+    expect(result).toMatchObject({ exitCode: 0, preload: { forked: true } })
+    expect(result.stdout).not.toBe(`${pid}\n`)
+    expect(world.read('count')).toBe('x')
+    expect(world.logged.join()).toContain('the process that waited for the next job is of no use')
+    expect(zygotePids()).toEqual(zygotes)
+    await waitUntil('it is gone', () => read(pid, 'cmdline') === '')
+  })
+
+  test('ends with the interpreter, and the next interpreter forks another', async () => {
+    const world = await pod({})
+    const pid = await waiting()
+    process.kill(zygotePids()[0]!, 'SIGKILL')
+    const next = await waiting(pid)
+    await waitUntil('it is gone', () => read(pid, 'cmdline') === '')
+    expect((await run(world, PID)).stdout).toBe(`${next}\n`)
+  })
+
+  test('ends with a drain, and with the pod', async () => {
+    const world = await pod({})
+    const pid = await waiting()
+    const { useSeq } = await world.broker.status()
+    expect(await world.broker.drain({ v: 1, drainId: 'd', epoch: 1, useSeq })).toMatchObject({
+      drained: true,
+    })
+    await waitUntil('it is gone', () => forkedPids().length === 0)
+    const other = await pod({})
+    const last = await waiting(pid)
+    await other.end()
+    await waitUntil('it is gone', () => read(last, 'cmdline') === '')
+    worlds.pop()
+  })
+})
+
+/** A module after whose import forked processes hang while there is a file of this name. */
+const HANG = () =>
+  `import os, time\ndef hang():\n  while os.path.exists('${dir}/hang'): time.sleep(0.01)\nos.register_at_fork(after_in_child=hang)`
+
 test('a job that is ended while it is forked never begins', async () => {
-  const hang = `import os, time\ndef hang():\n  while os.path.exists('${dir}/hang'): time.sleep(0.01)\nos.register_at_fork(after_in_child=hang)`
-  const world = await pod({ hang })
+  const world = await pod({ hang: HANG() })
   writeFileSync(join(dir, 'hang'), '')
+  process.kill(await waiting(), 'SIGKILL')
+  await waitUntil('it is missed', () => forkedPids().length === 0)
   const job = world.run(python('open("began", "w")'), { jobId: 's/1' })
   await waitUntil('it is forked', async () => (await world.broker.status()).running)
   await world.broker.cancel('s/1')

@@ -1,15 +1,14 @@
 import { type ChildProcess, spawn } from 'node:child_process'
-import { randomBytes } from 'node:crypto'
-import { EventEmitter } from 'node:events'
 import { closeSync, openSync, rmSync } from 'node:fs'
 import { createServer, type Server, type Socket } from 'node:net'
 import { constants } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
-import type { Readable, Writable } from 'node:stream'
+import type { Readable } from 'node:stream'
 import { fileURLToPath } from 'node:url'
 import type { Preload, PreloadStatus, Profile } from '../contract/index.js'
 import type { PodFolders } from './folder.js'
+import { Fork, type ForkedJob, type ForkedProcess, Hang, NotForked } from './forked-process.js'
 import { descendants, killProcesses, sendSignal } from './process-tree.js'
 
 /** The runner's side of a preloaded interpreter; zygote.py has the other one, and how they speak. */
@@ -18,6 +17,11 @@ const SCRIPT = fileURLToPath(new URL('./zygote.py', import.meta.url))
 
 /** A fork takes milliseconds, with much memory on a busy machine a second; one that takes longer hangs. */
 const FORK_MS = 5_000
+/**
+ * A process for the next job is forked this long after the last one: the kernel tells when a process began in ticks of 10 ms, and the node agent
+ * takes what began in the tick of a seat's release for the job's.
+ */
+const AHEAD_MS = 20
 /** after so many in a row without a job that was forked, jobs are started as without it */
 const FAILURES_MAX = 3
 /** for the marks of a job: its id has at most 256 characters, its epoch 16 */
@@ -26,8 +30,6 @@ const ROOM_BYTES = 512
 const HELLO_BYTES_MAX = 64
 /** of what a module says while it is imported, in the log */
 const LINE_CHARS_MAX = 500
-const STREAMS = ['control', 'stdout', 'stderr'] as const
-type StreamName = (typeof STREAMS)[number]
 
 export interface ZygoteOptions {
   preload: Preload
@@ -41,31 +43,8 @@ export interface ZygoteOptions {
   forkMs?: number
 }
 
-/** A job as a forked process takes it. */
-export interface ForkedJob {
-  argv: string[]
-  /** absolute */
-  cwd: string
-  /** all of it */
-  env: Record<string, string>
-  hasStdin: boolean
-}
-
-/** A started process, as far as a job needs it: node's own, or a forked one. */
-export interface StartedProcess {
-  readonly pid?: number | undefined
-  readonly stdin: Writable | null
-  readonly stdout: Readable | null
-  readonly stderr: Readable | null
-  on(event: 'exit', heard: (code: number | null, signal: string | null) => void): unknown
-  on(event: 'close', heard: () => void): unknown
-}
-
 /** The modules could not be imported. */
 export class PreloadFailure extends Error {}
-
-/** Why a job cannot be forked now: it has not begun, and is started as without a preload. */
-class NotForked extends Error {}
 
 type Message =
   | { importing: string }
@@ -76,15 +55,6 @@ type Message =
   | { fork: number; no: string }
   | { exit: number; code: number | null; signal: number | null }
 
-interface Fork {
-  id: number
-  nonce: string
-  pid: number | null
-  streams: Partial<Record<StreamName, Socket>>
-  advance: () => void
-  fail: (why: Error) => void
-}
-
 /** A preloaded interpreter: started once, started again when it dies, and done without when that does not help. */
 export class Zygote {
   readonly #options: ZygoteOptions
@@ -94,8 +64,12 @@ export class Zygote {
   #child: ChildProcess | null = null
   #state: { kind: 'starting' } | { kind: 'ready' } | { kind: 'off'; why: string } = { kind: 'starting' }
   #importing = 'its first module'
-  #fork: Fork | null = null
+  /** what has no job yet: asked for ahead of it, or by it */
+  #next: Fork | null = null
   #forks = 0
+  /** whether a process may wait for the next job */
+  #isAhead = false
+  #aheadTimer: NodeJS.Timeout | undefined
   #failures = 0
   #counts = { forked: 0, notForked: 0 }
   #running: ForkedProcess | null = null
@@ -170,6 +144,7 @@ export class Zygote {
         else if ('ready' in message) {
           this.#state = { kind: 'ready' }
           this.#options.log(readyLine(preload, message.ready.tasks))
+          this.#askAhead()
           resolve()
         } else if ('useless' in message) {
           this.#turnOff(message.useless)
@@ -196,12 +171,13 @@ export class Zygote {
       child.on('error', (error: NodeJS.ErrnoException) => {
         if (child.pid === undefined) ended(`could not be started (${error.code})`)
       })
-      // What a module has started would keep its pipes open.
-      child.on('exit', () => sendSignal(-child.pid!, 'SIGKILL'))
+      // What a module has started would keep its pipes open, and so would what waits for a job.
+      child.on('exit', (code, signal) => {
+        sendSignal(-child.pid!, 'SIGKILL')
+        this.#next?.fail(new NotForked(`the interpreter ${endOf(code, signal)}`))
+      })
       // 'close' and not 'exit': what it said last is heard first.
-      child.on('close', (code, signal) =>
-        ended(signal === null ? `exited with ${code}` : `was ended by ${signal}`),
-      )
+      child.on('close', (code, signal) => ended(endOf(code, signal)))
       const { imports, seeds } = preload
       this.#tell({ start: { folder: folders.jobs, socket: this.#socket, imports, seeds } })
     })
@@ -216,7 +192,7 @@ export class Zygote {
   #ended(child: ChildProcess, how: string): void {
     if (this.#child !== child) return
     this.#child = null
-    this.#fork?.fail(new NotForked(`the interpreter ${how}`))
+    this.#next?.fail(new NotForked(`the interpreter ${how}`))
     this.#running?.orphaned()
     if (this.#state.kind !== 'ready') return
     this.#options.log(`the preloaded interpreter ${how}`)
@@ -228,16 +204,14 @@ export class Zygote {
   #heard(message: Exclude<Message, { ready: unknown } | { failed: unknown } | { importing: unknown }>): void {
     if ('exit' in message) {
       if (this.#running?.pid === message.exit) this.#running.exited(message.code, signalName(message.signal))
-      if (this.#fork?.pid === message.exit) this.#fork.fail(new NotForked('a process forked from it ended'))
+      if (this.#next?.pid === message.exit) this.#next.fail(new NotForked('a process forked from it ended'))
       return
     }
-    const fork = this.#fork
-    if (fork === null || !('fork' in message) || message.fork !== fork.id) return
-    if ('no' in message) fork.fail(new NotForked(message.no))
-    else {
-      fork.pid = message.pid
-      fork.advance()
-    }
+    if (!('fork' in message)) return
+    const fork = this.#next?.id === message.fork ? this.#next : null
+    if ('no' in message) fork?.fail(new NotForked(message.no))
+    else if (fork !== null) fork.forked(message.pid)
+    else sendSignal(message.pid, 'SIGKILL')
   }
 
   /** A connection of a forked process says which fork and which stream it is; anybody else's is closed. */
@@ -253,17 +227,46 @@ export class Zygote {
       socket.off('data', listen)
       socket.pause()
       const [nonce, name] = hello.subarray(0, Math.max(0, end)).toString('latin1').split(' ')
-      const fork = this.#fork
-      const stream = STREAMS.find((stream) => stream === name)
-      if (fork === null || nonce !== fork.nonce || stream === undefined || fork.streams[stream]) {
-        socket.destroy()
-        return
-      }
-      fork.streams[stream] = socket
-      fork.advance()
+      if (this.#next?.connect(nonce, name, socket) !== true) socket.destroy()
     }
     socket.on('data', listen)
     socket.on('close', () => clearTimeout(timer))
+  }
+
+  #ask(isAhead: boolean): Fork {
+    const fork = new Fork(++this.#forks, isAhead, this.#options.forkMs ?? FORK_MS, (why) => {
+      if (this.#next === fork) this.#next = null
+      // The interpreter hangs, or whatever it forks does. One that had waited may have come to harm by itself.
+      if (why instanceof Hang && !(fork.isAhead && fork.isConnected)) this.#kill(why.message)
+    })
+    this.#next = fork
+    this.#tell({ fork: fork.id, nonce: fork.nonce })
+    return fork
+  }
+
+  #askAhead(): void {
+    if (this.#isAhead && this.#state.kind === 'ready' && this.#next === null) this.#ask(true)
+  }
+
+  /**
+   * Has a process wait for the next job, so that its fork is not waited for then. Only while no job runs and the pod holds no seat: what is
+   * forked beside them would be taken for a part of the job.
+   */
+  forkAhead(): void {
+    this.#stopAhead()
+    this.#isAhead = true
+    this.#aheadTimer = setTimeout(() => this.#askAhead(), AHEAD_MS)
+  }
+
+  #stopAhead(): void {
+    this.#isAhead = false
+    clearTimeout(this.#aheadTimer)
+  }
+
+  /** Ends the process that waits for the next job: one begins that is not forked, or none any more. */
+  drop(): void {
+    this.#stopAhead()
+    this.#next?.fail(new NotForked('no job is forked now'))
   }
 
   /**
@@ -271,75 +274,24 @@ export class Zygote {
    * @returns the process, or why it is to be started as without a preload
    */
   async fork(job: ForkedJob, signal: AbortSignal): Promise<ForkedProcess | string> {
-    if (this.#state.kind === 'off') return this.#state.why
-    if (this.#state.kind === 'starting' || this.#child === null) return 'the interpreter is started again'
-    try {
-      const forked = await this.#forked(job, signal)
-      this.#failures = 0
-      this.#counts.forked++
-      return forked
-    } catch (error) {
-      if (error instanceof NotForked) return error.message
-      // It hangs, or its child does: nothing that was forked from it begins any more.
-      const child = this.#child
-      if (child?.pid !== undefined && !signal.aborted) this.#kill(child.pid)
-      return (error as Error).message
-    }
-  }
-
-  async #forked(job: ForkedJob, signal: AbortSignal): Promise<ForkedProcess> {
-    const fork: Fork = {
-      id: ++this.#forks,
-      nonce: randomBytes(16).toString('hex'),
-      pid: null,
-      streams: {},
-      advance: () => {},
-      fail: () => {},
-    }
-    this.#fork = fork
-    const { forkMs = FORK_MS } = this.#options
-    const timeLimit = AbortSignal.timeout(forkMs)
-    let failed: (error: Error) => void = () => {}
-    const failure = new Promise<never>((_, reject) => {
-      failed = reject
-    })
-    failure.catch(() => {})
-    fork.fail = failed
-    const late = () => failed(new Error(`a process forked from it did not begin within ${forkMs} ms`))
-    const aborted = () => failed(new Error('the job was ended'))
-    timeLimit.addEventListener('abort', late)
-    signal.addEventListener('abort', aborted)
-    try {
-      if (signal.aborted) aborted()
-      const connected = new Promise<void>((resolve) => {
-        fork.advance = () => {
-          if (fork.pid !== null && STREAMS.every((name) => fork.streams[name])) resolve()
-        }
-      })
-      this.#tell({ fork: fork.id, nonce: fork.nonce })
-      await Promise.race([connected, failure])
-      const { control, stdout, stderr } = fork.streams as Record<StreamName, Socket>
-      const { argv, cwd, env, hasStdin } = job
-      const text = Buffer.from(JSON.stringify({ argv, cwd, env, stdin: hasStdin, limits: this.#limits() }))
-      control.write(text.length.toString(16).padStart(8, '0'))
-      control.write(text)
-      const answer = await Promise.race([lineOf(control), failure])
-      if (!answer.ready) throw new NotForked(answer.exec ?? 'a process forked from it ended')
-      signal.throwIfAborted()
-      // From here on the job has begun.
-      const forked = new ForkedProcess(fork.pid!, hasStdin ? control : null, stdout, stderr)
-      this.#running = forked
-      control.resume()
-      control.write('g')
-      return forked
-    } catch (error) {
-      for (const stream of Object.values(fork.streams)) stream.destroy()
-      if (fork.pid !== null) sendSignal(fork.pid, 'SIGKILL')
-      throw error
-    } finally {
-      this.#fork = null
-      timeLimit.removeEventListener('abort', late)
-      signal.removeEventListener('abort', aborted)
+    this.#stopAhead()
+    for (;;) {
+      if (this.#state.kind === 'off') return this.#state.why
+      if (this.#state.kind === 'starting' || this.#child === null) return 'the interpreter is started again'
+      const fork = this.#next ?? this.#ask(false)
+      try {
+        const begun = await fork.begin(job, this.#limits(), signal)
+        if (typeof begun === 'string') return begun
+        this.#next = null
+        this.#running = begun
+        this.#failures = 0
+        this.#counts.forked++
+        return begun
+      } catch (error) {
+        if (!(error instanceof NotForked)) throw error
+        if (!fork.isAhead || signal.aborted) return error.message
+        this.#options.log(`the process that waited for the next job is of no use: ${error.message}`)
+      }
     }
   }
 
@@ -353,7 +305,10 @@ export class Zygote {
     control?.write(`${JSON.stringify(request)}\n`)
   }
 
-  #kill(pid: number): void {
+  #kill(why: string): void {
+    const pid = this.#child?.pid
+    if (pid === undefined) return
+    this.#options.log(`the preloaded interpreter is killed: ${why}`)
     const family = descendants(pid)
     sendSignal(-pid, 'SIGKILL')
     killProcesses(family)
@@ -362,12 +317,16 @@ export class Zygote {
   /** Ends the interpreter. Jobs that were forked are ended by who ends jobs. */
   close(): void {
     this.#state = { kind: 'off', why: 'the pod ends' }
+    this.drop()
     this.#server.close()
     rmSync(join(this.#options.folders.jobs, this.#socket), { force: true })
     const pid = this.#child?.pid
-    this.#fork?.fail(new NotForked('the pod ends'))
     if (pid !== undefined) sendSignal(-pid, 'SIGKILL')
   }
+}
+
+function endOf(code: number | null, signal: string | null): string {
+  return signal === null ? `exited with ${code}` : `was ended by ${signal}`
 }
 
 function readyLine({ python, imports }: Preload, tasks: number): string {
@@ -395,70 +354,8 @@ function messageIn(line: string): Message | null {
   }
 }
 
-/** The first line of what comes, as JSON; an empty object when nothing came. */
-function lineOf(stream: Socket): Promise<{ ready?: boolean; exec?: string }> {
-  return new Promise((resolve) => {
-    let text = ''
-    const done = () => {
-      stream.off('data', more)
-      stream.off('close', done)
-      try {
-        resolve(JSON.parse(text.split('\n')[0]!))
-      } catch {
-        resolve({})
-      }
-    }
-    const more = (chunk: Buffer) => {
-      text += chunk.toString('utf8')
-      if (text.includes('\n')) done()
-    }
-    stream.on('data', more)
-    stream.on('close', done)
-    stream.resume()
-  })
-}
-
 function signalName(number: number | null): string | null {
   if (number === null) return null
   const found = Object.entries(constants.signals).find(([, value]) => value === number)
   return found?.[0] ?? `signal ${number}`
-}
-
-/** A process that was forked: its parent is the interpreter, which tells its end. */
-export class ForkedProcess extends EventEmitter implements StartedProcess {
-  #open = 2
-  #isOver = false
-
-  constructor(
-    readonly pid: number,
-    readonly stdin: Socket | null,
-    readonly stdout: Socket,
-    readonly stderr: Socket,
-  ) {
-    super()
-    for (const stream of [stdout, stderr])
-      stream.on('close', () => {
-        this.#open--
-        this.#closeWhenOver()
-      })
-  }
-
-  /** @internal */
-  exited(code: number | null, signal: string | null): void {
-    if (this.#isOver) return
-    this.#isOver = true
-    this.emit('exit', code, signal)
-    this.#closeWhenOver()
-  }
-
-  /** Its parent is gone, and with it whoever could tell how it ends. */
-  orphaned(): void {
-    if (this.#isOver) return
-    this.emit('orphaned')
-    this.exited(null, 'SIGKILL')
-  }
-
-  #closeWhenOver(): void {
-    if (this.#isOver && this.#open === 0) this.emit('close')
-  }
 }

@@ -12,10 +12,11 @@ import {
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import type { JobSpec } from '../../src/contract/index.js'
+import type { JobSpec, Preload } from '../../src/contract/index.js'
 import { createRunnerClient, jobDigest } from '../../src/runner/client.js'
 import {
   compileSources,
+  PYTHON,
   problemOf,
   type RunnerProcess,
   resultOf,
@@ -107,7 +108,11 @@ describe.skipIf(!canBuildNodeAgent())('runners on a node with one GPU', () => {
   /**
    * Starts the runner of a pod whose jobs need a seat each. Its volume is published first, or the kubelet only starts it.
    */
-  async function pod(has: 'volume' | 'token' = 'volume', settings: Record<string, string> = {}) {
+  async function pod(
+    has: 'volume' | 'token' = 'volume',
+    settings: Record<string, string> = {},
+    preload?: Preload,
+  ) {
     const number = ++pods
     const uid = `${process.pid.toString(16).padStart(8, '0')}-0000-4000-8000-${String(number).padStart(12, '0')}`
     const name = `pod-${uid}`
@@ -115,7 +120,7 @@ describe.skipIf(!canBuildNodeAgent())('runners on a node with one GPU', () => {
       await askAsOperator(dir, 'PUT', `/v1/pods/${uid}`, { v: 1, tenant: `tenant-${number}` })
     else mkdirSync(join(dir, 'logs', `jobs_${name}-g1_${uid}`), { recursive: true })
     const runner = startProcess(compiled.dir, join(dir, name), {
-      profile: { env: { FIREPOOL_FAKE_POD_UID: uid } },
+      profile: { env: { FIREPOOL_FAKE_POD_UID: uid }, ...(preload === undefined ? {} : { preload }) },
       env: {
         FIREPOOL_POD: name,
         FIREPOOL_FAKE_POD_UID: uid,
@@ -134,7 +139,7 @@ describe.skipIf(!canBuildNodeAgent())('runners on a node with one GPU', () => {
     let jobs = 0
     const post = (spec: JobSpec) =>
       lease.jobs({ v: 1, jobId: `s/${++jobs}`, digest: jobDigest(spec), epoch: 1, spec })
-    const run = async (command: string) => resultOf(await post({ command }))
+    const run = async (command: JobSpec['command']) => resultOf(await post({ command }))
     return Object.assign(run, { broker, lease, post, runner })
   }
 
@@ -164,6 +169,24 @@ describe.skipIf(!canBuildNodeAgent())('runners on a node with one GPU', () => {
       expect(counts).not.toHaveProperty('ungranted')
       return phase === 'free' && (counts.killed ?? 0) > 0
     })
+  })
+
+  test('what a pod has forked ahead for its next job is no part of the job before', async () => {
+    const preload = { python: PYTHON, imports: ['json'], seeds: [] }
+    const [first, second] = [await pod('volume', {}, preload), await pod()]
+    const isFree = () =>
+      waitUntil('the GPU is given back, and was measured empty', async () => (await gpu()).phase === 'free')
+    const { killed = 0 } = (await gpu()).counts
+    const code = 'import os; print(os.environ["CUDA_VISIBLE_DEVICES"])'
+    for (let round = 0; round < 3; round++) {
+      const result = await first([PYTHON, '-c', code])
+      expect(result).toMatchObject({ stdout: 'GPU-fake-0\n', preload: { forked: true } })
+      await isFree()
+      expect((await second('echo $CUDA_VISIBLE_DEVICES')).stdout).toBe('GPU-fake-0\n')
+      await isFree()
+    }
+    // What is taken for a part of a job is killed two seconds after the release.
+    expect((await gpu()).counts.killed ?? 0).toBe(killed)
   })
 
   test('a pod that holds keeps its GPU between jobs, from its first job to the end of its lease', async () => {

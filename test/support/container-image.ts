@@ -1,9 +1,9 @@
 import { execFile } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
-import { cp, mkdir, mkdtemp, realpath, rm, symlink, writeFile } from 'node:fs/promises'
+import { cp, mkdir, mkdtemp, readdir, realpath, rm, symlink, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
-import { dirname, join } from 'node:path'
+import { basename, dirname, join } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
@@ -15,6 +15,8 @@ const DIST = fileURLToPath(new URL('../../dist', import.meta.url))
 export const IMAGE = {
   pause: 'firepool.test/pause:1',
   node: 'firepool.test/node:1',
+  /** that one, with Python */
+  python: 'firepool.test/python:1',
   /** of the same layers, and otherwise what deploy/kubernetes/images/cpu.Dockerfile says */
   runner: 'firepool.test/runner:1',
 } as const
@@ -85,10 +87,7 @@ export async function writeNodeLayer(busybox: string, target: string): Promise<v
     }
     const node = await realpath(process.execPath)
     await cp(node, join(root, 'usr/local/bin/node'))
-    for (const library of await librariesOf(node)) {
-      await mkdir(join(root, dirname(library)), { recursive: true })
-      await cp(await realpath(library), join(root, library))
-    }
+    await copyLibrariesOf(node, root)
     await cp(busybox, join(root, 'bin/busybox'))
     const { stdout } = await run(busybox, ['--list'])
     for (const applet of stdout.split('\n').filter((name) => name !== '' && name !== 'busybox')) {
@@ -106,6 +105,36 @@ export async function writeNodeLayer(busybox: string, target: string): Promise<v
     await run('chmod', ['0777', join(root, 'home/firepool')])
     await writeLayer(root, target)
   })
+}
+
+/** of a standard library, what no job of a test imports: most of its bytes */
+const LEFT_OUT = /^(test|idlelib|lib2to3|tkinter|turtledemo|ensurepip|site-packages|dist-packages|config-.*)$/
+
+/** A layer with this machine's Python and its standard library. */
+export async function writePythonLayer(target: string): Promise<void> {
+  await inFolder(async (root) => {
+    const find =
+      'import os, sys, sysconfig; print(os.path.realpath(sys.executable), sysconfig.get_path("stdlib"))'
+    const [python, library] = (await run('python3', ['-c', find])).stdout.trim().split(' ') as [
+      string,
+      string,
+    ]
+    // Below one prefix, by which an interpreter finds its library.
+    const place = join(root, 'usr/local/lib', basename(library))
+    await cp(python, join(root, 'usr/local/bin/python3'))
+    await cp(library, place, { recursive: true, filter: (path) => !LEFT_OUT.test(basename(path)) })
+    await copyLibrariesOf(python, root)
+    const extensions = join(place, 'lib-dynload')
+    for (const name of await readdir(extensions)) await copyLibrariesOf(join(extensions, name), root)
+    await writeLayer(root, target)
+  })
+}
+
+async function copyLibrariesOf(program: string, root: string): Promise<void> {
+  for (const library of await librariesOf(program)) {
+    await mkdir(join(root, dirname(library)), { recursive: true })
+    await cp(await realpath(library), join(root, library))
+  }
 }
 
 /** A layer with the built Firepool as it is now. */

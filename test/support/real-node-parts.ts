@@ -4,7 +4,7 @@ import { mkdir, readdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { built } from './built.js'
-import { writeNodeLayer, writeProgramLayer } from './container-image.js'
+import { writeNodeLayer, writeProgramLayer, writePythonLayer } from './container-image.js'
 import { obtainNodePrograms } from './control-plane-parts.js'
 
 const run = promisify(execFile)
@@ -65,6 +65,17 @@ export async function obtainRealNodeParts(): Promise<RealNodeParts> {
     networkPlugins: join(packages, 'usr/lib/cni'),
     layers: { pause: join(layers, 'pause.tar'), node: join(layers, 'node.tar') },
   }
+}
+
+/** The layer of images with Python, in the cache folder. */
+export async function obtainPythonLayer(): Promise<string> {
+  const { stdout } = await run('python3', ['-c', 'import sys; print(sys.version, sys.executable)'])
+  const digest = createHash('sha256').update(stdout).digest('hex').slice(0, 8)
+  return built(`python-layer-${process.arch}-${digest}`, 'from this machine', async (folder) => {
+    const layer = join(folder, 'python.tar')
+    await writePythonLayer(layer)
+    return layer
+  })
 }
 
 async function download(folder: string): Promise<void> {

@@ -11,7 +11,7 @@ import { FAKE_KUBELETS, GPU_RESOURCE, PLAYED_BY } from './control-plane-objects.
 import { describeImage } from './dockerfile.js'
 import { Keeper, type Part } from './keeper.js'
 import { KubeApi } from './kube-api.js'
-import { obtainRealNodeParts, type RealNodeParts } from './real-node-parts.js'
+import { obtainPythonLayer, obtainRealNodeParts, type RealNodeParts } from './real-node-parts.js'
 import {
   containerdConfig,
   containerdSocket,
@@ -43,6 +43,8 @@ export interface RealNodeOptions {
    * what a GPU's container runtime does.
    */
   runtimes?: Readonly<Record<string, readonly string[]>>
+  /** whether it has the image with Python too, which takes seconds more to import; default false */
+  python?: boolean
 }
 
 /** A kubelet with containerd and runc: its pods are real containers. */
@@ -121,7 +123,7 @@ async function start(
   parts: RealNodeParts,
   keeper: Keeper,
   cluster: ControlPlane,
-  { name = 'real-0', gpus = 8, runtimes = {} }: RealNodeOptions,
+  { name = 'real-0', gpus = 8, runtimes = {}, python = false }: RealNodeOptions,
 ): Promise<RealNode> {
   await writeSettings(place, cluster, name)
   await writeRuntimes(place, parts, cluster, runtimes)
@@ -130,7 +132,7 @@ async function start(
   let namespaces = await startNamespaces(place, parts, keeper)
   const containerd = program(() => startContainerd(place, parts, keeper, namespaces.enter))
   await containerd.start()
-  await importImages(place, parts)
+  await importImages(place, parts, python)
   const kubeconfig = await kubeconfigFor(cluster, `system:node:${name}`, 'system:nodes')
   const given = () => ({ place, parts, keeper, enter: namespaces.enter, cluster, name, kubeconfig, gpus })
   const kubelet = program(() => startKubelet(given()))
@@ -300,7 +302,7 @@ async function startContainerd(
 const ctr = (place: NodePlace, parts: RealNodeParts, args: readonly string[]) =>
   run(parts.ctr, ['--address', containerdSocket(place), '--namespace', 'k8s.io', ...args])
 
-async function importImages(place: NodePlace, parts: RealNodeParts): Promise<void> {
+async function importImages(place: NodePlace, parts: RealNodeParts, python: boolean): Promise<void> {
   const file = (name: string) => join(place.folder, name)
   await writeFirepoolLayer(file('firepool.tar'))
   const { pause, node } = parts.layers
@@ -309,9 +311,13 @@ async function importImages(place: NodePlace, parts: RealNodeParts): Promise<voi
   await writeImage({ name: IMAGE.node, layers, command: ['node'] }, file('node-image.tar'))
   const { command, env, user } = describeImage('cpu.Dockerfile')
   await writeImage({ name: IMAGE.runner, layers, command, env, user }, file('runner-image.tar'))
-  for (const image of ['pause-image.tar', 'node-image.tar', 'runner-image.tar']) {
-    await ctr(place, parts, ['images', 'import', file(image)])
+  const images = ['pause-image.tar', 'node-image.tar', 'runner-image.tar']
+  if (python) {
+    const layers = [node, await obtainPythonLayer(), file('firepool.tar')]
+    await writeImage({ name: IMAGE.python, layers, command: ['node'] }, file('python-image.tar'))
+    images.push('python-image.tar')
   }
+  for (const image of images) await ctr(place, parts, ['images', 'import', file(image)])
 }
 
 interface KubeletStart {

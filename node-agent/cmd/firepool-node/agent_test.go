@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -234,9 +235,14 @@ func TestALargeRequestAmongParkers(t *testing.T) {
 // pods were told: no GPU is two pods', no epoch comes twice, whoever was told to hold a seat holds it.
 func TestKilledAtEveryPoint(t *testing.T) {
 	for _, point := range failpoint.All {
-		for _, during := range []string{"grant", "release"} {
+		for _, during := range []string{"grant", "synced grant", "release"} {
+			if during != "synced grant" && slices.Contains(failpoint.Synced, point) {
+				continue // it syncs nothing
+			}
 			t.Run(point+"/"+during, func(t *testing.T) {
-				w := newWorld(t, 1).start("")
+				w := newWorld(t, 1)
+				w.bounded = during == "synced grant"
+				w.start("")
 				a, b := w.join(), w.join()
 				if err := b.release(b.seats("0", 1).SeatEpoch); err != nil { // so that its lease epoch is known, and no change of its own
 					t.Fatal(err)

@@ -158,8 +158,8 @@ func serve(ctx context.Context, o options, log *slog.Logger) error {
 		checkpoint = measure.CheckpointBy(o.cudaCheckpoint)
 	}
 	a, err := agent.New(agent.Config{
-		Checkpoint: checkpoint, Driver: h.driver, Xids: h.driver, Observer: watch, BootID: bootID, Reported: reported, Log: log,
-		Journal: journal.File{Path: filepath.Join(o.stateFolder, stateFile)},
+		Checkpoint: checkpoint, Driver: h.driver, Xids: h.driver, Observer: watch, Reported: reported, Log: log,
+		Journal: &journal.Journal{Path: filepath.Join(o.stateFolder, stateFile), BootID: bootID},
 		Holder: func(uuid string) *exec.Cmd {
 			command := exec.Command(self, "hold", "-device="+o.device, "-fake-dir="+o.fakeFolder, "-uuid="+uuid)
 			command.Env = append(os.Environ(), "CUDA_VISIBLE_DEVICES="+uuid)

@@ -25,6 +25,7 @@ import (
 	"firepool/node-agent/agent"
 	"firepool/node-agent/arbiter"
 	"firepool/node-agent/failpoint"
+	"firepool/node-agent/journal"
 	"firepool/node-agent/measure"
 	"firepool/node-agent/measure/fakenvml"
 )
@@ -33,12 +34,16 @@ import (
 const (
 	roleVariable      = "FIREPOOL_NODE_TEST_ROLE"
 	failpointVariable = "FIREPOOL_NODE_TEST_FAILPOINT" // name=file: killed when it passes the point while the file exists
+	boundVariable     = "FIREPOOL_NODE_TEST_BOUND"     // set: every grant is over the journal's bound, and synced
 )
 
 func TestMain(m *testing.M) {
 	switch os.Getenv(roleVariable) {
 	case "agent":
 		dieAt(os.Getenv(failpointVariable))
+		if os.Getenv(boundVariable) != "" {
+			journal.EpochsAhead = 0
+		}
 		os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 	case "pod":
 		os.Exit(runPod())
@@ -68,6 +73,7 @@ type world struct {
 	folder   string
 	identity string
 	agent    *exec.Cmd
+	bounded  bool // each of its grants is synced
 	log      *bytes.Buffer
 	pods     int
 	number   uint32 // tests share one kernel: pods of different worlds must not have the same UIDs
@@ -120,6 +126,9 @@ func (w *world) launch(where string, more ...string) {
 		"-state-dir=" + filepath.Join(w.folder, "state"), "-pods-dir=" + filepath.Join(w.folder, "pods")}, more...)
 	command := exec.Command(os.Args[0], arguments...)
 	command.Env = append(os.Environ(), roleVariable+"=agent", failpointVariable+"="+where)
+	if w.bounded {
+		command.Env = append(command.Env, boundVariable+"=1")
+	}
 	w.log = &bytes.Buffer{}
 	command.Stderr = &locked{buffer: w.log}
 	if err := command.Start(); err != nil {
