@@ -1,5 +1,6 @@
-import { loadavg } from 'node:os'
+import { cpus, loadavg } from 'node:os'
 import { setTimeout as pause } from 'node:timers/promises'
+import { ServiceError } from '@temporalio/client'
 import { createFirepoolClient, type FirepoolClient, FirepoolUnavailableError } from '../dist/client/index.js'
 import { LIMIT } from '../dist/contract/limits.js'
 import { shardName } from '../dist/contract/shards.js'
@@ -21,6 +22,8 @@ export interface ScaleOptions {
   /** requests a second of the open loop, and for how long */
   rate: number
   seconds: number
+  /** s: who has no pod so long after the last request has not been served */
+  patience: number
   /** of 100 requests of the open loop so many are of new callers: each of them takes a standby for good */
   fresh: number
   /** workflows that ask for all callers */
@@ -42,6 +45,7 @@ export const DEFAULTS: ScaleOptions = {
   burst: 300,
   rate: 75,
   seconds: 60,
+  patience: 120,
   fresh: 20,
   crowds: 16,
   watched: 5_000,
@@ -57,6 +61,7 @@ export const BOUNDS: Bounds<ScaleOptions> = {
   burst: { min: 0, max: LIMIT.pods, why: 'a pool has no more pods that it could give' },
   rate: { min: 1, max: 1_000, why: 'one process sends all of them' },
   seconds: { min: 0, max: 600, why: 'the server keeps all histories in memory' },
+  patience: { min: 0, max: 600, why: 'a benchmark has an end' },
   fresh: { min: 0, max: 100, why: 'it is a percentage' },
   watched: {
     min: 0,
@@ -82,15 +87,17 @@ export const GOALS = {
 const POOL = 'scale'
 const STAND_INS =
   "pods are played by kwok and take no machine; their runners are stand-ins: one process that answers for all of them, with the real runner's tokens and fence"
-/** A pool fills at a hundred pods a time; on a busy machine that takes minutes. */
+/** A pool fills at a hundred pods a time; on a busy machine that takes minutes. What is only watched is then as many as there are. */
 const FILL_LIMIT_MS = 600_000
-/** Requests that are still open so long after the last one have not been served. */
-const SERVE_LIMIT_MS = 120_000
 const LOOK_MS = 500
+const PROGRESS_MS = 10_000
 /** Memory is read this often for so long once everything is there: a collection of garbage is no peak of the load. */
 const REST_MS = 10_000
 
-/** Leases on 1,000 pods of a real control plane, and the memory of a worker that watches 5,000: see docs/kubernetes.md. */
+/**
+ * Leases on 1,000 pods of a real control plane, and the memory of a worker that watches 5,000: see docs/kubernetes.md. Each part has a
+ * limit of time, however much is asked of the machine.
+ */
 export async function kubernetesScale(options: ScaleOptions) {
   const seed = options.seed || Date.now() % 1_000_000
   const most = Math.max(options.pods, options.watched)
@@ -126,42 +133,45 @@ async function versionsOf({ cluster }: ScaleWorld) {
 async function measure(world: ScaleWorld, options: ScaleOptions) {
   const { client, cluster, load, workerPid } = world
   const { pods, burst, rate, seconds, fresh, crowds, watched, shards, keepAliveMs } = options
+  const patienceMs = options.patience * 1_000
   const firepool = createFirepoolClient({ client })
   const names = Array.from({ length: shards }, (_, shard) => shardName(POOL, shard))
   const count = await PodCount.open(cluster.api, cluster.namespace, names)
   try {
     const fill = await phase(world, `fill: a pool of ${pods} pods`, async () => {
       await firepool.applyPool(poolFile(POOL, pods, { shards, keepAliveMs }))
-      await standbys(firepool, world, POOL, pods)
+      const ready = await standbys(firepool, world, POOL, pods)
+      if (ready < pods)
+        throw new Error(
+          `pool ${POOL} has ${ready} of ${pods} standbys after ${FILL_LIMIT_MS / 60_000} minutes; ask for fewer --pods`,
+        )
     })
-    await load.begin(client, crowds)
-    const bursts = await phase(world, `burst: ${burst} requests at once`, () =>
-      load.burst(burst, SERVE_LIMIT_MS),
-    )
-    const loops = await phase(world, `open loop: ${rate} requests a second for ${seconds} s`, () =>
-      load.openLoop({ perSecond: rate, seconds, freshPercent: fresh }, SERVE_LIMIT_MS),
-    )
-    const podsMost = count.most
+    // Before the load: what a machine that is asked for too much has left to do disturbs nothing that comes later.
     const others = await phase(world, `watched: ${watched} pods in all`, () =>
       watchMore(firepool, world, watched - pods),
     )
     const rss = await memoryAtRest(world)
+    await load.begin(client, crowds)
+    const bursts = await phase(world, `burst: ${burst} requests at once`, () => load.burst(burst, patienceMs))
+    const loops = await phase(world, `open loop: ${rate} requests a second for ${seconds} s`, () =>
+      load.openLoop({ perSecond: rate, seconds, freshPercent: fresh }, patienceMs),
+    )
+    const rssAfterLeases = await memoryAtRest(world)
     if (count.problem) throw new Error(count.problem)
-    const leases = [...bursts.result, ...loops.result].filter(
-      ({ grantedAtMs }) => grantedAtMs !== undefined,
-    ).length
+    const leases = granted([...bursts.result, ...loops.result]).length
     const requests = sum(bursts.requests, loops.requests)
     return {
       shards,
-      grantMs: { burst: grantMs(bursts.result), openLoop: grantMs(loops.result) },
-      apiRequestsPerLease: round(total(requests) / leases, 2),
-      podsOverDesiredMax: podsMost - pods,
-      rssMb: rss.most,
+      grantMs: { burst: grantMs(bursts), openLoop: grantMs(loops) },
+      apiRequestsPerLease: leases === 0 ? null : round(total(requests) / leases, 2),
+      podsOverDesiredMax: count.most - pods,
+      rssMb: rss,
+      rssAfterLeasesMb: rssAfterLeases,
       phases: {
         fill: { ...report(fill), podsPerSecond: round((pods * 1_000) / fill.ms, 1) },
+        watched: { ...report(others), pods: pods + others.result },
         burst: { ...report(bursts), ...served(bursts) },
         openLoop: { ...report(loops), ...served(loops), podsCreated: count.created },
-        watched: { ...report(others), pods: Math.max(watched, pods) },
       },
       rssPeakMb: memoryMb(workerPid).peak,
     }
@@ -186,47 +196,44 @@ function poolFile(name: string, pods: number, more: object) {
   }
 }
 
+/** Waits until there are so many, or for FILL_LIMIT_MS. @returns how many there are */
 async function standbys(
   firepool: FirepoolClient,
   { signal }: ScaleWorld,
   pool: string,
   count: number,
-): Promise<void> {
+): Promise<number> {
   const until = Date.now() + FILL_LIMIT_MS
-  let said = 0
-  for (;;) {
+  let ready = 0
+  let saidAt = Date.now()
+  while (ready < count && Date.now() < until) {
     const status = await firepool.describePool(pool).catch((error: Error) => {
       // A machine that is busy with filling the pool may be too busy to tell of it.
-      if (error instanceof FirepoolUnavailableError && Date.now() < until) return null
+      if (error instanceof FirepoolUnavailableError || error instanceof ServiceError) return null
       throw error
     })
-    if (status === null) continue
-    const { standby, breaker } = status
-    if (standby.ready >= count) return
-    if (breaker.last) throw new Error(`pods of ${pool} do not start: ${breaker.last.message}`)
-    if (Date.now() > until)
-      throw new Error(
-        `pool ${pool} has ${standby.ready} of ${count} standbys after ${FILL_LIMIT_MS / 60_000} minutes`,
-      )
-    if (standby.ready >= said + Math.max(50, count / 4)) {
-      said = standby.ready
-      log(`  ${said} of ${count} are ready`)
+    ready = status?.standby.ready ?? ready
+    const failure = status?.breaker.last
+    if (failure) throw new Error(`pods of ${pool} do not start: ${failure.message}`)
+    if (Date.now() >= saidAt + PROGRESS_MS) {
+      saidAt = Date.now()
+      log(`  ${pool}: ${ready} of ${count} are ready`)
     }
-    await pause(LOOK_MS, undefined, { signal })
+    if (ready < count) await pause(LOOK_MS, undefined, { signal })
   }
+  return ready
 }
 
-/** Pools beside the first one until there are so many pods more. */
-async function watchMore(firepool: FirepoolClient, world: ScaleWorld, more: number): Promise<void> {
+/** Pools beside the first one until there are so many pods more. @returns how many there are */
+async function watchMore(firepool: FirepoolClient, world: ScaleWorld, more: number): Promise<number> {
   const each = Array.from({ length: Math.ceil(Math.max(0, more) / POOL_PODS) }, (_, n) =>
     Math.min(POOL_PODS, more - n * POOL_PODS),
   )
-  await Promise.all(
-    each.map(async (pods, n) => {
-      await firepool.applyPool(poolFile(`watched-${n}`, pods, {}))
-      await standbys(firepool, world, `watched-${n}`, pods)
-    }),
-  )
+  const ready = each.map(async (pods, n) => {
+    await firepool.applyPool(poolFile(`watched-${n}`, pods, {}))
+    return standbys(firepool, world, `watched-${n}`, pods)
+  })
+  return (await Promise.all(ready)).reduce((a, b) => a + b, 0)
 }
 
 /** A pool of its own for so many of the pods that are only watched. */
@@ -235,6 +242,8 @@ const POOL_PODS = 1_000
 interface Phase<T> {
   result: T
   ms: number
+  /** ms since the epoch */
+  endedAtMs: number
   cpu: CpuUse
   /** the worker's, by verb and resource; watches aside */
   requests: Record<string, number>
@@ -244,12 +253,14 @@ interface Phase<T> {
 /** Does it, and says what it took of whom. */
 async function phase<T>(world: ScaleWorld, what: string, work: () => Promise<T>): Promise<Phase<T>> {
   log(what)
-  const { cluster, workerPid } = world
+  const { cluster, workerPid, load } = world
   const fromByte = await endOfAuditLog(cluster.auditLogPath)
   const before = readCpu(world.pids())
   const from = performance.now()
-  const result = await work()
+  const said = setInterval(() => load.isAsking && log(`  ${load.progress()}`), PROGRESS_MS)
+  const result = await work().finally(() => clearInterval(said))
   const ms = performance.now() - from
+  const endedAtMs = Date.now()
   const cpu = cpuBetween(before, readCpu(world.pids()))
   const { requests } = await readAuditLog(cluster.auditLogPath, fromByte)
   const user = `system:serviceaccount:${cluster.namespace}:${WORKER_ACCOUNT}`
@@ -259,58 +270,83 @@ async function phase<T>(world: ScaleWorld, what: string, work: () => Promise<T>)
     counts[`${verb} ${resource}`] = (counts[`${verb} ${resource}`] ?? 0) + 1
   }
   log(`  ${round(ms / 1_000, 1)} s; busy cores: ${shownCores(cpu.cores)}; load ${round(loadavg()[0]!, 1)}`)
-  return { result, ms, cpu, requests: counts, rssMb: memoryMb(workerPid).rss }
+  return { result, ms, endedAtMs, cpu, requests: counts, rssMb: memoryMb(workerPid).rss }
 }
 
 function report({ ms, cpu, requests, rssMb }: Phase<unknown>) {
   return { seconds: round(ms / 1_000, 1), busyCores: cpu.cores, apiRequests: requests, rssMb }
 }
 
-/** Of those that were granted, from the moment when they were due. */
-function grantMs(asked: readonly Asked[]) {
-  const granted = asked.filter((a): a is Asked & { grantedAtMs: number } => a.grantedAtMs !== undefined)
-  return percentiles(granted.map(({ dueAtMs, grantedAtMs }) => grantedAtMs - dueAtMs))
+type Granted = Asked & Required<Pick<Asked, 'grantedAtMs' | 'askedAtMs' | 'inPoolMs'>>
+
+function granted(asked: readonly Asked[]): Granted[] {
+  return asked.filter((a): a is Granted => a.grantedAtMs !== undefined)
 }
 
+/** From the moment when a request was due; who got no pod has waited until the end at least, and is not left out. */
+function grantMs({ result, endedAtMs }: Phase<Asked[]>) {
+  return percentiles(result.map(({ dueAtMs, grantedAtMs = endedAtMs }) => grantedAtMs - dueAtMs))
+}
+
+/** null: of none */
 function percentiles(ms: readonly number[]) {
+  if (ms.length === 0) return null
   const at = (q: number) => round(quantile([...ms], q), 0)
   return { p50: at(0.5), p90: at(0.9), p99: at(0.99) }
 }
 
 /** By how the pool served them, and where the time went. */
-function served({ result: asked, cpu }: Phase<Asked[]>) {
-  const granted = asked.filter(({ grantedAtMs }) => grantedAtMs !== undefined)
-  const of = (hit: string) => granted.filter((a) => a.hit === hit)
+function served(phase: Phase<Asked[]>) {
+  const { result: asked, ms, cpu } = phase
+  const got = granted(asked)
+  const of = (hit: string) => got.filter((a) => a.hit === hit)
+  /** unlike times it does not grow with what else the machine does */
+  const cpuMsPerLease = Object.fromEntries(
+    Object.entries(cpu.ms).map(([name, used]) => [name, round(used / got.length, 1)]),
+  )
+  const { others = 0 } = cpu.cores
+  const coresLeft = Math.max(0, cpus().length - others)
   return {
     requests: asked.length,
-    unserved: asked.length - granted.length,
+    unserved: asked.length - got.length,
+    unservedBy: counted(
+      asked.flatMap((a) => (a.grantedAtMs === undefined ? (a.failed ?? 'StillWaits') : [])),
+    ),
     byHit: Object.fromEntries(
       ['standby', 'warm', 'cold']
         .filter((hit) => of(hit).length > 0)
-        .map((hit) => [hit, { n: of(hit).length, ...grantMs(of(hit)) }]),
+        .map((hit) => [
+          hit,
+          { n: of(hit).length, ...percentiles(of(hit).map((a) => a.grantedAtMs - a.dueAtMs))! },
+        ]),
     ),
-    /** unlike times it does not grow with what else the machine does */
-    cpuMsPerLease: Object.fromEntries(
-      Object.entries(cpu.ms).map(([name, ms]) => [name, round(ms / granted.length, 1)]),
-    ),
+    leasesPerSecond: round((got.length * 1_000) / ms, 1),
+    cpuMsPerLease,
+    /** what the cores that others left do at this cost, should nothing else be scarce */
+    leasesPerSecondMost: round((coresLeft * 1_000) / total(cpuMsPerLease), 1),
     parts: {
       /** until the caller's own workflow has begun, which any caller has to */
-      callerStartMs: percentiles(granted.map((a) => a.askedAtMs! - a.dueAtMs)),
+      callerStartMs: percentiles(got.map((a) => a.askedAtMs - a.dueAtMs)),
       /** from its request to its grant, as the caller's workflow sees it */
-      askedToGrantedMs: percentiles(granted.map((a) => a.grantedAtMs! - a.askedAtMs!)),
+      askedToGrantedMs: percentiles(got.map((a) => a.grantedAtMs - a.askedAtMs)),
       /** of that, until the pool's workflow had decided */
-      inPoolMs: percentiles(granted.map((a) => a.inPoolMs!)),
+      inPoolMs: percentiles(got.map((a) => a.inPoolMs)),
     },
   }
 }
 
-async function memoryAtRest({ workerPid, signal }: ScaleWorld): Promise<{ most: number }> {
+function counted(names: readonly string[]): Record<string, number> {
+  return sum(...names.map((name) => ({ [name]: 1 })))
+}
+
+/** The most, MB: what a collection of garbage has not taken yet counts. */
+async function memoryAtRest({ workerPid, signal }: ScaleWorld): Promise<number> {
   let most = 0
   for (const until = Date.now() + REST_MS; Date.now() < until; ) {
     most = Math.max(most, memoryMb(workerPid).rss)
     await pause(LOOK_MS, undefined, { signal })
   }
-  return { most }
+  return most
 }
 
 function sum(...all: Record<string, number>[]): Record<string, number> {
@@ -332,7 +368,8 @@ function shownCores(cores: Record<string, number>): string {
 /** The result for people. */
 export function table(result: ScaleResult): string {
   const { phases, goals } = result
-  const shown = ({ p50, p90, p99 }: { p50: number; p90: number; p99: number }) => `${p50} / ${p90} / ${p99}`
+  const shown = (ms: { p50: number; p90: number; p99: number } | null) =>
+    ms === null ? '-' : `${ms.p50} / ${ms.p90} / ${ms.p99}`
   const rows = [
     ['', 'measured', 'goal'],
     ['burst: grant p50 / p90 / p99, ms', shown(result.grantMs.burst), shown(goals.grantMs)],
@@ -344,9 +381,10 @@ export function table(result: ScaleResult): string {
     ]),
     ['  as its caller sees it, from its request on', shown(phases.openLoop.parts.askedToGrantedMs), ''],
     ['unserved requests', `${phases.burst.unserved + phases.openLoop.unserved}`, '0'],
-    ['API requests per lease', `${result.apiRequestsPerLease}`, `${goals.apiRequestsPerLease}`],
+    ['API requests per lease', `${result.apiRequestsPerLease ?? '-'}`, `${goals.apiRequestsPerLease}`],
     ['pods over desired, most', `${result.podsOverDesiredMax}`, `${goals.podsOverDesiredMax}`],
     [`worker's memory with ${phases.watched.pods} pods, MB`, `${result.rssMb}`, `${goals.rssMb}`],
+    ['  after all leases', `${result.rssAfterLeasesMb}`, ''],
   ]
   const width = (column: number) => Math.max(...rows.map((row) => row[column]!.length))
   const lines = rows.map((row) =>
@@ -363,6 +401,9 @@ export function table(result: ScaleResult): string {
     ...lines,
     '',
     ...busy,
+    ...Object.entries({ burst: phases.burst, 'open loop': phases.openLoop }).flatMap(([name, by]) =>
+      by.requests === by.unserved ? [] : [limitOf(name, by)],
+    ),
     '',
     result.note,
     `a peer's gate: ${shown(PEER_MS)} ms`,
@@ -370,4 +411,13 @@ export function table(result: ScaleResult): string {
     `load average ${loadAverage.before.join(' ')} before, ${loadAverage.after.join(' ')} after`,
     '',
   ].join('\n')
+}
+
+/** What kept a phase from serving more. */
+function limitOf(name: string, by: ReturnType<typeof served>): string {
+  const parts = Object.entries(by.cpuMsPerLease).filter(([, ms]) => ms >= 0.5)
+  const shares = parts.map(([part, ms]) => `${part} ${ms}`).join(', ')
+  const lost = Object.entries(by.unservedBy).map(([why, n]) => `${n} ${why}`)
+  const unserved = lost.length === 0 ? '' : `; unserved: ${lost.join(', ')}`
+  return `${name}: ${by.leasesPerSecond} leases a second; one costs ${round(total(by.cpuMsPerLease), 0)} ms of CPU (${shares}): at that the cores that others left do ${by.leasesPerSecondMost} a second${unserved}`
 }

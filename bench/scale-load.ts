@@ -36,6 +36,8 @@ export class ScaleLoad {
   private callers = 0
   private readonly idle: string[] = []
   private crowds: WorkflowHandle[] = []
+  /** the first of those that are asked for now */
+  private from = 0
 
   constructor(
     private readonly pool: string,
@@ -76,15 +78,15 @@ export class ScaleLoad {
 
   /** Requests of new callers, all in one moment. @returns what became of them */
   async burst(count: number, limitMs: number): Promise<Asked[]> {
-    const from = this.asked.length
+    this.from = this.asked.length
     const dueAtMs = Date.now()
     for (let i = 0; i < count; i++) this.send(this.newCaller(), dueAtMs)
-    return this.settled(from, limitMs)
+    return this.settled(limitMs)
   }
 
   /** Requests that come by chance at a steady rate, whatever becomes of those before. @returns what became of them */
   async openLoop({ perSecond, seconds, freshPercent }: OpenLoop, limitMs: number): Promise<Asked[]> {
-    const from = this.asked.length
+    this.from = this.asked.length
     const beganAtMs = Date.now()
     const endAtMs = beganAtMs + seconds * 1_000
     const gapMs = () => (-Math.log(1 - this.random.next()) * 1_000) / perSecond
@@ -94,7 +96,7 @@ export class ScaleLoad {
       const isFresh = this.random.next() * 100 < freshPercent
       this.send(isFresh ? this.newCaller() : (this.idle.pop() ?? this.newCaller()), dueAtMs)
     }
-    return this.settled(from, limitMs)
+    return this.settled(limitMs)
   }
 
   private newCaller(): string {
@@ -112,10 +114,23 @@ export class ScaleLoad {
       )
   }
 
-  /** Waits until all since `from` are over, or for so long. */
-  private async settled(from: number, limitMs: number): Promise<Asked[]> {
+  get isAsking(): boolean {
+    return this.asked.slice(this.from).some(({ isOver }) => !isOver)
+  }
+
+  /** For people. */
+  progress(): string {
+    const mine = this.asked.slice(this.from)
+    const count = (is: (asked: Asked) => unknown) => mine.filter(is).length
+    const granted = count(({ grantedAtMs }) => grantedAtMs !== undefined)
+    const over = count(({ isOver }) => isOver)
+    return `${mine.length} asked, ${granted} granted, ${over} over, ${count(({ failed }) => failed !== undefined)} of them failed`
+  }
+
+  /** Waits until all that are asked for now are over, or for so long. */
+  private async settled(limitMs: number): Promise<Asked[]> {
     const until = Date.now() + limitMs
-    const mine = this.asked.slice(from)
+    const mine = this.asked.slice(this.from)
     while (Date.now() < until && !mine.every(({ isOver }) => isOver))
       await pause(LOOK_MS, undefined, { signal: this.signal })
     return mine

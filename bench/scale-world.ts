@@ -8,7 +8,7 @@ import { startDevServer } from '../dist/server/dev-server.js'
 import { loadKeys } from '../dist/token/token.js'
 import type { ControlPlane } from '../test/support/control-plane.js'
 import { Keeper, type Part } from '../test/support/keeper.js'
-import { startCluster } from '../test/support/kubernetes-world.js'
+import { startCluster, workerRuntime } from '../test/support/kubernetes-world.js'
 import { waitUntil } from '../test/support/wait.js'
 import type { Pids } from './process-use.js'
 import type { ScaleLoad } from './scale-load.js'
@@ -77,7 +77,8 @@ export async function openScaleWorld(
   const command = [...node, ...workerArguments({ address, namespace, dir, cluster })]
   const worker = keeper.start(process.execPath, command, {
     name: 'worker',
-    env: process.env,
+    // As it is deployed, unless whoever measures says otherwise.
+    env: { ...workerRuntime(), ...process.env },
   })
   cleanup.add('stop the worker', async () => {
     if (profile === null) return worker.stop()

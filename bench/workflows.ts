@@ -3,6 +3,7 @@ import {
   condition,
   defineSignal,
   executeChild,
+  isCancellation,
   proxyActivities,
   proxyLocalActivities,
   proxySinks,
@@ -13,7 +14,7 @@ import {
 } from '@temporalio/workflow'
 import type { JobSpec } from '../dist/contract/job.js'
 import { TIMEOUT } from '../dist/contract/limits.js'
-import { openPool } from '../dist/workflows/caller.js'
+import { openPool, problemOf } from '../dist/workflows/caller.js'
 
 const TRUE: JobSpec = { command: ['/bin/true'] }
 
@@ -112,6 +113,7 @@ export interface ScaleSinks extends Sinks {
     granted(request: number, askedAtMs: number, hit: string, inPoolMs: number): void
     /** the lease was given back */
     ended(request: number): void
+    /** @param why a code, where there is one */
     failed(request: number, why: string): void
   }
 }
@@ -136,7 +138,10 @@ export async function crowd(pool: string, holdMs: number): Promise<void> {
   }
   setHandler(askSignal, async (request, caller) => {
     open++
-    await lease(request, caller).catch((error: unknown) => scale.failed(request, String(error)))
+    await lease(request, caller).catch((error: unknown) => {
+      // Its worker ends: there is nobody left to be told.
+      if (!isCancellation(error)) scale.failed(request, problemOf(error)?.code ?? String(error))
+    })
     open--
   })
   setHandler(finishSignal, () => {

@@ -38,6 +38,16 @@ const LOGGER = { trace() {}, debug() {}, info() {}, log() {}, warn: console.erro
  */
 const STATELESS = ['broker', 'contract'].map((folder) => join(HERE, folder, 'index.js'))
 
+/**
+ * A bundle lives in several copies in a worker, and its source map beside it, decoded. Which line of which file a stack trace means is
+ * enough: columns and the sources themselves are nine tenths of the map.
+ */
+const DEVTOOL = 'inline-nosources-cheap-source-map'
+
+/** One character that is no ASCII, if only in a comment, makes each character of a text of megabytes two bytes. */
+const ascii = (code: string) =>
+  code.replace(/[\u0080-\uffff]/g, (char) => `\\u${char.charCodeAt(0).toString(16).padStart(4, '0')}`)
+
 /** Bundles Firepool's workflows. @returns the code, with its source map inline */
 export async function bundleWorkflows(encoded: boolean): Promise<string> {
   const { code } = await bundleWorkflowCode({
@@ -46,9 +56,10 @@ export async function bundleWorkflows(encoded: boolean): Promise<string> {
     payloadConverterPath: PAYLOAD_CONVERTER,
     ...(encoded ? { failureConverterPath: FAILURE_CONVERTER } : {}),
     preloadModules: STATELESS,
+    webpackConfigHook: (config) => ({ ...config, devtool: DEVTOOL }),
     logger: LOGGER,
   })
-  return code
+  return ascii(code)
 }
 
 /** Bundles the demo's workflows. @returns the code, with its source map inline */

@@ -26,20 +26,27 @@ export function createObserve({ backend, signer }: { backend: Backend; signer: S
       feed = new PodFeed(backend, pool, touch, () => feeds.delete(pool))
       feeds.set(pool, feed)
     }
-    const { cancellationSignal } = Context.current()
-    if (feed.since(cursor) === null) {
-      // The cursor is read before the list: what changes while the list is made comes again with the next one.
-      const from = feed.cursor
-      return { v: 1, cursor: from, full: true, pods: await backend.list(pool) }
-    }
-    await beating(
-      Context.current(),
-      { v: 1 },
-      feed.changedSince(cursor, TIMEOUT.observeMs, cancellationSignal),
-    )
+    const context = Context.current()
+    if (feed.since(cursor) === null) return everything(context, backend, pool, feed)
+    const change = feed.changedSince(cursor, TIMEOUT.observeMs, context.cancellationSignal)
+    await beating(context, { v: 1 }, change)
     const pods = feed.since(cursor)
     if (pods !== null) return { v: 1, cursor: feed.cursor, full: false, pods }
-    const from = feed.cursor
-    return { v: 1, cursor: from, full: true, pods: await backend.list(pool) }
+    return everything(context, backend, pool, feed)
   }
+}
+
+/**
+ * All pods of the pool. It says that it lives meanwhile: on a busy machine the list of a thousand pods takes longer than the server waits
+ * for that, and each attempt that is given up begins with another list.
+ */
+async function everything(
+  context: Context,
+  backend: Pick<Backend, 'list'>,
+  pool: string,
+  feed: PodFeed,
+): Promise<Observation> {
+  // The cursor is read before the list: what changes while the list is made comes again with the next one.
+  const { cursor } = feed
+  return { v: 1, cursor, full: true, pods: await beating(context, { v: 1 }, backend.list(pool)) }
 }

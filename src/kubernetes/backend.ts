@@ -14,6 +14,7 @@ import { brokerId, LABEL, podSelector } from './names.js'
 import { Notes } from './notes.js'
 import type { Pod, PodBody } from './objects.js'
 import { ownNames } from './observed-pod.js'
+import { pagesOf } from './pages.js'
 import { podBody } from './pod-template.js'
 import { PodWatch, type PodWatchOptions } from './pod-watch.js'
 import { corePath, Requests } from './requests.js'
@@ -218,9 +219,8 @@ class ClusterBackend implements KubernetesBackend {
   }
 
   async #lookup(name: string): Promise<Pod[]> {
-    const found = await this.#listAll({ pod: name })
     // Long names may share a label.
-    return found.filter((pod) => ownNames(pod)?.pod === name)
+    return this.#listAll({ pod: name }, (pod) => (ownNames(pod)?.pod === name ? pod : []))
   }
 
   /** Deletes this very pod, with the grace that its template gives it, and waits until it is gone. */
@@ -270,36 +270,33 @@ class ClusterBackend implements KubernetesBackend {
   async list(pool: string): Promise<ObservedPod[]> {
     this.#pods.start()
     // From the API server itself: a full report tells by omission, and what the watch has not heard of yet is no omission (F1).
-    const pods = await this.#listAll({ pool })
-    return pods.flatMap((pod) => this.#pods.observe(pod) ?? []).filter(({ phase }) => phase !== 'gone')
+    const observed = await this.#listAll({ pool }, (pod) => this.#pods.observe(pod) ?? [])
+    return observed.filter(({ phase }) => phase !== 'gone')
   }
 
-  /** This deployment's pods in all namespaces that the worker serves. @throws Error that names a missing right */
-  async #listAll(which: { pool?: string; pod?: string }): Promise<Pod[]> {
-    const selector = podSelector(this.#broker, which)
-    const lists = this.namespaces.map((namespace) => this.#list(namespace, selector))
+  /**
+   * What `take` makes of this deployment's pods in all namespaces that the worker serves. Of thousands of pods no more than one page is in
+   * memory at once.
+   * @throws Error that names a missing right
+   */
+  async #listAll<T>(which: { pool?: string; pod?: string }, take: (pod: Pod) => T | T[]): Promise<T[]> {
+    const labelSelector = podSelector(this.#broker, which)
+    const lists = this.namespaces.map(async (namespace) => {
+      const taken: T[] = []
+      const request = {
+        resource: 'pods',
+        namespace,
+        path: corePath(namespace, 'pods'),
+        query: { labelSelector },
+      }
+      for await (const { items } of pagesOf<Pod>(this.#requests, request)) taken.push(...items.flatMap(take))
+      return taken
+    })
     try {
       return (await Promise.all(lists)).flat()
     } catch (error) {
       throw error instanceof KubeError && error.status === 403 ? new Error(forbidden(error)) : error
     }
-  }
-
-  async #list(namespace: string, labelSelector: string): Promise<Pod[]> {
-    const pods: Pod[] = []
-    let next = ''
-    do {
-      const page = await this.#requests.json<{ items: Pod[]; metadata: { continue?: string } }>({
-        verb: 'list',
-        resource: 'pods',
-        namespace,
-        path: corePath(namespace, 'pods'),
-        query: { labelSelector, limit: '500', ...(next ? { continue: next } : {}) },
-      })
-      pods.push(...page.items)
-      next = page.metadata.continue ?? ''
-    } while (next !== '')
-    return pods
   }
 
   watch(pool: string, onChange: (pod: ObservedPod) => void): () => void {
@@ -316,7 +313,7 @@ class ClusterBackend implements KubernetesBackend {
 
   async stopAll(pool?: string): Promise<number> {
     this.#pods.start()
-    const pods = await this.#listAll(pool === undefined ? {} : { pool })
+    const pods = await this.#listAll(pool === undefined ? {} : { pool }, (pod) => pod)
     await Promise.all(pods.map((pod) => this.#delete(pod)))
     return pods.length
   }

@@ -3,10 +3,9 @@ import type { Connection } from './connection.js'
 import { type Asked, KubeError } from './kube-error.js'
 import { type Applied, ObjectStore } from './object-store.js'
 import { type KubeObject, withoutBulk } from './objects.js'
+import { pagesOf } from './pages.js'
 import type { Requests } from './requests.js'
 
-/** Objects in one answer of a list: a thousand pods are some megabytes. */
-const PAGE = 500
 /** The server ends each watch after about this long by itself, so that its load spreads; then it goes on from where it was. */
 const WATCH_SECONDS = 300
 
@@ -126,30 +125,19 @@ export class ListWatch<T extends KubeObject> {
     const { resource, path, namespace, selector } = this.#options
     const all: T[] = []
     let resourceVersion = ''
-    let next = ''
-    do {
-      const page = await this.#requests.json<{
-        items: T[]
-        metadata: { resourceVersion: string; continue?: string }
-      }>({
-        verb: 'list',
-        resource,
-        namespace,
-        path,
-        // A failed list is listed anew from the start by the loop: its pages may have expired (410).
-        once: true,
-        signal: this.#stop.signal,
-        query: {
-          limit: String(PAGE),
-          ...(selector === undefined ? {} : { labelSelector: selector }),
-          ...(next ? { continue: next } : {}),
-        },
-      })
-      // At once: the whole pages of a list together would be more than all that is kept.
-      for (const item of page.items) all.push(withoutBulk(item))
-      resourceVersion = page.metadata.resourceVersion
-      next = page.metadata.continue ?? ''
-    } while (next !== '')
+    const pages = pagesOf<T>(this.#requests, {
+      resource,
+      namespace,
+      path,
+      // A failed list is listed anew from the start by the loop: its pages may have expired (410).
+      once: true,
+      signal: this.#stop.signal,
+      ...(selector === undefined ? {} : { query: { labelSelector: selector } }),
+    })
+    for await (const page of pages) {
+      all.push(...page.items)
+      resourceVersion = page.resourceVersion
+    }
     this.#aliveAt = performance.now()
     const { changed, gone } = this.store.replace(all, resourceVersion)
     for (const object of gone) this.#listener.gone(object)

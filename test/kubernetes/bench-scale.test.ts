@@ -43,7 +43,25 @@ describe.skipIf(obstacle)(orSkipped('npm run bench -- kubernetes-scale', obstacl
     expect(result.apiRequestsPerLease).toBeLessThanOrEqual(2)
     expect(watched.pods).toBe(45)
     expect(result.rssMb).toBeGreaterThan(50)
+    expect(result.rssAfterLeasesMb).toBeGreaterThan(50)
     expect(result.note).toContain('stand-ins')
+    await nothingStays()
+  })
+
+  test('more is asked than is there: it ends, and who got no pod is counted with the time that he waited', async () => {
+    const load = '--burst 0 --rate 20 --seconds 3 --fresh 100 --patience 4 --keepAliveMs 600000'
+    const size = '--pods 4 --watched 0 --shards 1 --crowds 2 --seed 7'
+    const running = bench([...load.split(' '), ...size.split(' '), '--json'])
+    const ended = await running.ended
+    expect(ended.code, ended.stderr).toBe(0)
+    const { grantMs, phases } = JSON.parse(ended.stdout.toString())
+    const { requests, unserved, unservedBy, byHit, leasesPerSecondMost } = phases.openLoop
+    expect(byHit).toMatchObject({ standby: { n: 4 } })
+    expect(unserved).toBe(requests - 4)
+    expect(unservedBy).toEqual({ StillWaits: unserved })
+    expect(grantMs.burst).toBeNull()
+    expect(grantMs.openLoop.p50).toBeGreaterThanOrEqual(4_000)
+    expect(leasesPerSecondMost).toBeGreaterThan(0)
     await nothingStays()
   })
 

@@ -25,11 +25,23 @@ export const GPU_RIGHTS = 'samples/gpu-rights.yaml'
 
 /** The rights that users are told to give a worker, and that these tests live with. @param more files with more of them */
 export function rulesOf(kind: 'Role' | 'ClusterRole', more: readonly string[] = []): KubeObject[] {
-  return [BASE, ...more].flatMap((file) => {
-    const url = new URL(`../../deploy/kubernetes/${file}`, import.meta.url)
-    const objects = parseAllDocuments(readFileSync(url, 'utf8')).map((document) => document.toJS())
-    return objects.find((object) => object.kind === kind).rules
-  })
+  return [BASE, ...more].flatMap((file) => objectsOf(file).find((object) => object.kind === kind)!.rules)
+}
+
+function objectsOf(file: string): KubeObject[] {
+  const url = new URL(`../../deploy/kubernetes/${file}`, import.meta.url)
+  return parseAllDocuments(readFileSync(url, 'utf8')).map((document) => document.toJS())
+}
+
+/** What the Deployment says to Node and to the C library of a worker, by variable: its memory depends on it. */
+export function workerRuntime(): Record<string, string> {
+  const deployment = objectsOf('base/worker.yaml').find(({ kind }) => kind === 'Deployment')!
+  const env: { name: string; value?: string }[] = deployment.spec.template.spec.containers[0].env
+  return Object.fromEntries(
+    env.flatMap(({ name, value }) =>
+      name.startsWith('FIREPOOL_') || value === undefined ? [] : [[name, value]],
+    ),
+  )
 }
 
 const RBAC = '/apis/rbac.authorization.k8s.io/v1'
