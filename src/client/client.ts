@@ -277,6 +277,7 @@ class TemporalFirepoolClient implements FirepoolClient {
   }
 
   async deletePool(name: string, options: DeleteOptions = {}): Promise<void> {
+    acceptedValue(refuseUnknownNames('deletePool', 'option', { ...options }, DELETE_OPTIONS))
     const { force = false, onProgress, signal } = options ?? {}
     if (!force) await this.refuseLive(name)
     // Not as an argument of onProgress?.(): without it nothing would be asked for.
@@ -304,6 +305,7 @@ class TemporalFirepoolClient implements FirepoolClient {
   }
 
   async runJob(input: RunJobInput, options: RunJobOptions = {}): Promise<JobResult> {
+    acceptedValue(refuseUnknownNames('runJob', 'option', { ...options }, RUN_OPTIONS))
     const { signal, onStarted, onWaiting, ...given } = options ?? {}
     const workflowId = given.workflowId ?? `firepool-run-${randomUUID()}`
     checkRunJob(input, workflowId)
@@ -468,6 +470,8 @@ export function noWorker(namespace: string, cause?: unknown): FirepoolUnavailabl
 /** The shards beside the head. */
 const othersOf = ({ all }: Routes) => Array.from({ length: all - 1 }, (_, i) => i + 1)
 
+const RUN_OPTIONS: readonly (keyof RunJobOptions)[] = ['workflowId', 'signal', 'onStarted', 'onWaiting']
+const DELETE_OPTIONS: readonly (keyof DeleteOptions)[] = ['force', 'onProgress', 'signal']
 const RUN_JOB_OPTIONS = ['v', 'pool', 'job', 'onPodLost', ...ACQUIRE_OPTIONS]
 
 /** Refused here, before it becomes a payload that the server would refuse in a worse way. */
