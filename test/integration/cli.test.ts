@@ -375,6 +375,23 @@ test('a folder whose dev was killed is no other server', async () => {
   expect(ended.stderr).toMatch(/runs no more.* \[NoServer\]\nhint: start it again with firepool dev --dir/)
 })
 
+test('a server that goes while a job is waited for: NoServer, and no stack', async () => {
+  const own = environmentIn(mkdtempSync(join(home, 'gone-')))
+  const first = startCli(['dev', '--json'], own)
+  await first.until('stdout', '\n')
+  const waiting = startCli(['run', '--pool', 'cpu', '--shell', '--', 'echo started; sleep 600'], own)
+  await waiting.until('stdout', 'started')
+  first.kill('SIGKILL')
+  const ended = await waiting.ended
+  expect(ended.stderr).toMatch(/^error: .* \[NoServer\]\nhint: .*\n$/)
+  expect(ended.code).toBe(69)
+  // It clears what the first one left.
+  const second = startCli(['dev', '--json'], own)
+  await second.until('stdout', '\n')
+  second.kill('SIGINT')
+  await second.ended
+})
+
 test('dev makes no folder for a database', async () => {
   const ended = await cli(['dev', '--dir', join(home, 'db'), '--db-file', join(home, 'not', 'there', 'x.db')])
   expect(ended.code).toBe(64)
@@ -434,6 +451,7 @@ test('every failure has the same fields as JSON', async () => {
     ['PortTaken', ['dev', '--json', '--dir', join(home, 'other'), '--port', ready.address.split(':')[1]!]],
     ['NoServer', ['pool', 'list', '--json', '--address', '127.0.0.1:1']],
     ['NoNamespace', ['pool', 'describe', 'cpu', '--json', '--namespace', 'nowhere']],
+    ['NoNamespace', ['worker', '--json', '--namespace', 'nowhere', '--dir', join(home, 'nowhere')]],
   ]
   for (const [code, args] of cases) {
     const { stdout, stderr } = await cli(args)
