@@ -73,7 +73,7 @@ export interface Applied {
   outcome: 'created' | 'changed' | 'unchanged'
   /** the spec in force, every default filled in */
   spec: PoolSpec
-  /** of a pool that was changed */
+  /** of a pool that was there */
   status?: PoolStatus
 }
 
@@ -154,14 +154,16 @@ class TemporalFirepoolClient implements FirepoolClient {
     const spec = acceptedValue(checkPoolSpec({ ...given, v: given.v ?? 1 }))
     if (await this.startPool(spec)) return { outcome: 'created', spec }
     const before = await this.poolSpec(spec.name)
-    if (isDeepStrictEqual(before, spec)) return { outcome: 'unchanged', spec }
-    const status = await this.update(spec.name, UPDATE.apply, spec)
+    const isSame = isDeepStrictEqual(before, spec)
+    const status = isSame
+      ? await this.describePool(spec.name)
+      : await this.update(spec.name, UPDATE.apply, spec)
     if (status.mode === 'deleting') {
       throw new FirepoolError(
         problem('InvalidRequest', `pool ${spec.name} is being deleted; apply it again when it is gone`),
       )
     }
-    return { outcome: 'changed', spec, status }
+    return { outcome: isSame ? 'unchanged' : 'changed', spec, status }
   }
 
   /** @returns false when the pool is there already */

@@ -364,6 +364,8 @@ test('pools come from a pipe as well', async () => {
 test('a resize beyond maxPods says so', async () => {
   const resized = await cli(['pool', 'resize', 'warm', '--budget', '50'])
   expect(resized.stderr).toMatch(/^note: maxPods of warm is 4: /)
+  const applied = await cli(['pool', 'apply', '-f', poolFile(POOLS)])
+  expect(applied.stdout.toString()).toMatch(/^warm: unchanged, .*operator's resize to 50 stays in force/m)
   await cli(['pool', 'resize', 'warm', '--reset'])
 })
 
