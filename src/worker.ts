@@ -5,6 +5,7 @@ import type { DataConverter } from '@temporalio/common'
 import { type ActivityInterceptorsFactory, NativeConnection, Worker } from '@temporalio/worker'
 import { createBrokerActivities, createDeliveryActivities, createJobActivities } from './activities/index.js'
 import { workflowBundle } from './bundle.js'
+import { createFirepoolClient } from './client/index.js'
 import { QUEUE, TOKEN_AUDIENCE } from './contract/names.js'
 import { convertersWith, refuseUndecodable } from './data-converter.js'
 import type { KubernetesBackend } from './kubernetes/index.js'
@@ -84,7 +85,7 @@ const GRACE_MS = 1_000
 
 /**
  * Connects and starts polling.
- * @throws KubernetesSettingsError; and when the server cannot be reached, the folder cannot be used, or the data converter has more than codecs
+ * @throws KubernetesSettingsError; FirepoolUnavailableError when the server has no such namespace or refuses us; and when the server cannot be reached, the folder cannot be used, or the data converter has more than codecs
  */
 export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promise<FirepoolWorker> {
   const { namespace, dir, jobSlots = 1_000, cachedWorkflows = 2_000, log } = options
@@ -96,6 +97,8 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
   const clusterTokens = await openClusterTokens(options, backend, signer)
   const connection = await Connection.connect(server)
   const client = new Client({ connection, namespace, dataConverter: converters.client })
+  // Asked first for a clear error: the core of the SDK answers a wrong namespace with a dump of its own.
+  await createFirepoolClient({ client }).hasWorker()
   const report = await ensureSearchAttributes(connection, namespace)
   const native = await NativeConnection.connect(server)
   const shared = {

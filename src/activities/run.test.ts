@@ -18,7 +18,9 @@ test("a job that got no GPU in a sick seat set: its pool is told before its call
   const take = async () => {
     throw new FirepoolError(sickProblem('GPU-a quarantined (dirty). Ask elsewhere.'))
   }
-  world = await makeWorld({ seats: { take, holds: () => false, hasNone: () => true, endEpochs: async () => {} } })
+  world = await makeWorld({
+    seats: { take, holds: () => false, hasNone: () => true, endEpochs: async () => {} },
+  })
   const { incarnation, pod } = world
   await world.broker.bind({ v: 1, epoch: 1, leaseId: LEASE, ownerHash: 'owner', incarnation })
   const told: unknown[] = []

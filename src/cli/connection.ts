@@ -93,7 +93,8 @@ export interface OpenClient {
 }
 
 /**
- * Connects, runs `action`, and closes the connection.
+ * Connects and runs `action`. The connection is left open until the process ends: closed under a call that waits for its
+ * next attempt, because the server went, it throws out of a timer and ends the process with a stack.
  * @throws FirepoolUnavailableError when the server does not answer, MissingPoolError for PoolNotFound
  */
 export async function withFirepool<T>(
@@ -103,16 +104,12 @@ export async function withFirepool<T>(
   const server = chooseServer(options)
   const dataConverter = explaining(await loadDataConverter(options.dataConverter))
   const connection = await connect(server)
+  const client = new Client({ connection, namespace: server.namespace, dataConverter })
+  const firepool = createFirepoolClient({ client })
   try {
-    const client = new Client({ connection, namespace: server.namespace, dataConverter })
-    const firepool = createFirepoolClient({ client })
-    try {
-      return await action({ firepool, server })
-    } catch (error) {
-      throw await explainMissingPool(error, firepool, server)
-    }
-  } finally {
-    await connection.close()
+    return await action({ firepool, server })
+  } catch (error) {
+    throw await explainMissingPool(error, firepool, server)
   }
 }
 

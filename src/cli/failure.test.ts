@@ -92,3 +92,12 @@ test.each<[string, unknown]>([
   expect(json.details).toBeTypeOf('object')
   expect(json.exitCode).toBeGreaterThan(0)
 })
+
+test('a server that went while a worker started is NoServer, not a bug of ours', () => {
+  const error = new Error('Failed to connect before the deadline')
+  expect(reportOf(error)).toMatchObject({
+    code: 'NoServer',
+    exitCode: 69,
+    why: expect.stringContaining('no answer in time'),
+  })
+})

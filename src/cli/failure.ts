@@ -1,4 +1,5 @@
 import { CommanderError } from 'commander'
+import { meaningOf } from '../client/errors.js'
 import { FirepoolUnavailableError, type UnavailableReason } from '../client/unavailable.js'
 import { type ErrorCode, FirepoolError, type Problem } from '../contract/index.js'
 import { KubernetesSettingsError } from '../kubernetes/settings-error.js'
@@ -107,8 +108,16 @@ export function reportOf(error: unknown): FailureReport {
   if (encoding !== null) {
     return cliReport(
       'CodecFailed',
-      `the answer is encoded (${encoding}), and no codec given here decodes it`,
-      'name the data converter of the Firepool worker with --data-converter or FIREPOOL_DATA_CONVERTER',
+      `the answer is encoded (${encoding}), and no codec given here decodes it; what was asked may be done all the same`,
+      'look before you repeat it, and name the data converter of the Firepool worker with --data-converter or FIREPOOL_DATA_CONVERTER',
+    )
+  }
+  const meaning = meaningOf(error)
+  if (meaning.kind === 'noServer') {
+    return cliReport(
+      'NoServer',
+      `the Temporal server does not answer (${meaning.detail})`,
+      'look whether it still runs, and try again',
     )
   }
   const message = error instanceof Error ? error.message : String(error)

@@ -1,6 +1,7 @@
 import type { Client } from '@temporalio/client'
 import { expect, test } from 'vitest'
 import { createFirepoolClient } from './client.js'
+import type { SessionOptions } from './session.js'
 
 /** No server is asked for what is wrong in any case: touching this client fails in another way. */
 const firepool = createFirepoolClient({ client: {} as Client })
@@ -10,8 +11,25 @@ const cyclic: Record<string, unknown> = { command: 'true' }
 cyclic.env = cyclic
 
 /** Callers in plain JavaScript pass anything. */
-const call = (method: 'runJob' | 'applyPool' | 'resizePool' | 'describePool', ...args: unknown[]) =>
-  (firepool[method] as (...given: unknown[]) => Promise<unknown>)(...args)
+const call = (
+  method: 'runJob' | 'deletePool' | 'applyPool' | 'resizePool' | 'describePool',
+  ...args: unknown[]
+) => (firepool[method] as (...given: unknown[]) => Promise<unknown>)(...args)
+
+const session = (options: SessionOptions) => firepool.session('cpu', options)
+
+test('a session is of its pool, caller, slot and reuseTag: another tag is another environment', () => {
+  const ids = [
+    { caller: 'me' },
+    { caller: 'me', reuseTag: 'a' },
+    { caller: 'me', reuseTag: 'b' },
+    { caller: 'me', slot: 'a' },
+    { caller: 'you' },
+  ].map((options) => session(options).workflowId)
+  expect(new Set(ids).size).toBe(ids.length)
+  const again = { caller: 'me', slot: '0', reuseTag: '', ttl: '1h', priority: 9 } as const
+  expect(session(again).workflowId).toBe(ids[0])
+})
 
 test.each<[string, () => Promise<unknown>, RegExp]>([
   ['runJob()', () => call('runJob'), /runJob takes \{ pool, job \}, not undefined/],
@@ -41,6 +59,13 @@ test.each<[string, () => Promise<unknown>, RegExp]>([
     /maxPods is 1, less/,
   ],
   ['resizePool without a resize', () => call('resizePool', 'cpu', null), /a resize is .*not null/],
+  [
+    'an option of runJob',
+    () => call('runJob', { pool: 'cpu', job }, { onwaiting: null, workflowID: 'a' }),
+    /'workflowId'/,
+  ],
+  ['an option of deletePool', () => call('deletePool', 'cpu', { forse: true }), /did you mean 'force'/],
+  ["an option of a session's run", () => session({ caller: 'me' }).run(job, { Key: 'a' } as never), /'key'/],
   ['describePool()', () => call('describePool'), /pool's name/],
 ])('%s is InvalidRequest', async (_, calling, message) => {
   await expect(calling()).rejects.toMatchObject({

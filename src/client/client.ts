@@ -73,7 +73,7 @@ export interface Applied {
   outcome: 'created' | 'changed' | 'unchanged'
   /** the spec in force, every default filled in */
   spec: PoolSpec
-  /** of a pool that was changed */
+  /** of a pool that was there */
   status?: PoolStatus
 }
 
@@ -154,14 +154,16 @@ class TemporalFirepoolClient implements FirepoolClient {
     const spec = acceptedValue(checkPoolSpec({ ...given, v: given.v ?? 1 }))
     if (await this.startPool(spec)) return { outcome: 'created', spec }
     const before = await this.poolSpec(spec.name)
-    if (isDeepStrictEqual(before, spec)) return { outcome: 'unchanged', spec }
-    const status = await this.update(spec.name, UPDATE.apply, spec)
+    const isSame = isDeepStrictEqual(before, spec)
+    const status = isSame
+      ? await this.describePool(spec.name)
+      : await this.update(spec.name, UPDATE.apply, spec)
     if (status.mode === 'deleting') {
       throw new FirepoolError(
         problem('InvalidRequest', `pool ${spec.name} is being deleted; apply it again when it is gone`),
       )
     }
-    return { outcome: 'changed', spec, status }
+    return { outcome: isSame ? 'unchanged' : 'changed', spec, status }
   }
 
   /** @returns false when the pool is there already */
@@ -277,6 +279,7 @@ class TemporalFirepoolClient implements FirepoolClient {
   }
 
   async deletePool(name: string, options: DeleteOptions = {}): Promise<void> {
+    acceptedValue(refuseUnknownNames('deletePool', 'option', { ...options }, DELETE_OPTIONS))
     const { force = false, onProgress, signal } = options ?? {}
     if (!force) await this.refuseLive(name)
     // Not as an argument of onProgress?.(): without it nothing would be asked for.
@@ -304,6 +307,7 @@ class TemporalFirepoolClient implements FirepoolClient {
   }
 
   async runJob(input: RunJobInput, options: RunJobOptions = {}): Promise<JobResult> {
+    acceptedValue(refuseUnknownNames('runJob', 'option', { ...options }, RUN_OPTIONS))
     const { signal, onStarted, onWaiting, ...given } = options ?? {}
     const workflowId = given.workflowId ?? `firepool-run-${randomUUID()}`
     checkRunJob(input, workflowId)
@@ -468,6 +472,8 @@ export function noWorker(namespace: string, cause?: unknown): FirepoolUnavailabl
 /** The shards beside the head. */
 const othersOf = ({ all }: Routes) => Array.from({ length: all - 1 }, (_, i) => i + 1)
 
+const RUN_OPTIONS: readonly (keyof RunJobOptions)[] = ['workflowId', 'signal', 'onStarted', 'onWaiting']
+const DELETE_OPTIONS: readonly (keyof DeleteOptions)[] = ['force', 'onProgress', 'signal']
 const RUN_JOB_OPTIONS = ['v', 'pool', 'job', 'onPodLost', ...ACQUIRE_OPTIONS]
 
 /** Refused here, before it becomes a payload that the server would refuse in a worse way. */

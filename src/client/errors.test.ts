@@ -23,6 +23,11 @@ test('a text of any length is cut', () => {
   expect(shortCause('x'.repeat(9_999)).length).toBeLessThan(110)
 })
 
+test('a connection that did not come about has no code', () => {
+  const error = new Error('Failed to connect before the deadline')
+  expect(meaningOf(error)).toEqual({ kind: 'noServer', detail: 'no answer in time' })
+})
+
 function grpc(code: number, details: string): Error {
   return Object.assign(new Error(`${code} ${details}`), { code, details, metadata: {} })
 }

@@ -21,6 +21,8 @@ const FAILED_PRECONDITION = 9
 const UNIMPLEMENTED = 12
 const UNAVAILABLE = 14
 const UNAUTHENTICATED = 16
+/** The only word of gRPC for a connection that did not come about; an error without a code. */
+const NEVER_CONNECTED = 'Failed to connect before the deadline'
 
 /** @throws FirepoolError with the problem, if there is one */
 export function acceptedValue<T>(checked: Checked<T>): T {
@@ -58,6 +60,7 @@ export function meaningOf(error: unknown): Meaning {
     if (cause instanceof NamespaceNotFoundError) return { kind: 'noNamespace' }
     if (cause instanceof WorkflowNotFoundError) return { kind: 'poolNotFound' }
     if (isTimeout(cause)) return { kind: 'unanswered' }
+    if (cause.message === NEVER_CONNECTED) return { kind: 'noServer', detail: shortCause(cause.message) }
     if (!isGrpcServiceError(cause)) continue
     // The server's own word when no worker has polled lately.
     if (cause.code === FAILED_PRECONDITION && /poller/i.test(cause.details)) return { kind: 'unanswered' }

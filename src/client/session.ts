@@ -21,15 +21,20 @@ import {
   SIGNAL,
   WORKFLOW,
 } from '../contract/index.js'
+import { refuseUnknownNames } from '../contract/option-names.js'
 import { slug } from '../workflows/lease-id.js'
 import { acceptedValue, type Meaning, meaningOf } from './errors.js'
 
 /** A run of a session ends within a second or two of its last job. */
 const MOVES_MS = 250
 const ATTEMPTS = 60
+const RUN_OPTIONS: readonly (keyof SessionRunOptions)[] = ['key']
 
 export type SessionOptions = Omit<SessionInput, 'v' | 'pool' | 'carried'> & {
-  /** of the session's workflow; default: one for each pool, caller and slot, so that two processes share it */
+  /**
+   * of the session's workflow; default: one for each pool, caller, slot and reuseTag, so that two processes share it. Who starts
+   * it decides its other options
+   */
   workflowId?: string
 }
 
@@ -57,10 +62,12 @@ export function openSession(
   { workflowId: given, ...options }: SessionOptions,
   explain: (error: unknown, pool: string) => Promise<unknown>,
 ): Session {
-  const workflowId = given ?? sessionId(pool, options.caller, options.slot)
+  const workflowId = given ?? sessionId(pool, options)
   const input: SessionInput = { v: 1, pool, ...options }
   acceptedValue(checkSession(input, workflowId))
-  const run = async (job: JobSpec, { key = randomUUID() }: SessionRunOptions = {}): Promise<JobResult> => {
+  const run = async (job: JobSpec, runOptions: SessionRunOptions = {}): Promise<JobResult> => {
+    acceptedValue(refuseUnknownNames('run of a session', 'option', { ...runOptions }, RUN_OPTIONS))
+    const key = runOptions?.key ?? randomUUID()
     const asked: SessionRun = { v: 1, job, key }
     acceptedValue(checkSessionRun(asked))
     for (let attempt = 1; ; attempt++) {
@@ -101,10 +108,11 @@ export function openSession(
   return { workflowId, run, end }
 }
 
-function sessionId(pool: string, caller: string | undefined, slot = '0'): string {
+function sessionId(pool: string, { caller, slot = '0', reuseTag }: SessionOptions): string {
   if (typeof caller !== 'string') return `session/${pool}/${randomUUID()}`
+  // Without a tag as ever: sessions outlive a release.
   const hash = createHash('sha256')
-    .update(JSON.stringify([caller, slot]))
+    .update(JSON.stringify(reuseTag ? [caller, slot, reuseTag] : [caller, slot]))
     .digest('hex')
     .slice(0, 16)
   return `session/${pool}/${slug(caller)}-${hash}`

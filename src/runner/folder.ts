@@ -113,7 +113,9 @@ async function writeTarget(folders: PodFolders, path: string): Promise<string> {
   try {
     await mkdir(parent, { recursive: true })
   } catch (error) {
-    refuse(`The folder of ${quote(path)} cannot be made (${(error as NodeJS.ErrnoException).code}).`)
+    refuse(
+      `The folder of ${quote(path)} cannot be made (${(error as NodeJS.ErrnoException).code}). A file of that name may be in its way: use another path, or remove it by a job first.`,
+    )
   }
   return join(parent, basename(target))
 }
@@ -200,7 +202,7 @@ export async function collectFiles(folders: PodFolders, paths: string[]): Promis
       const file = await openForRead(folders, path)
       try {
         if (file.bytes > leftBytes) {
-          const reason = `too large: ${file.bytes} bytes, and ${leftBytes} of ${LIMIT.collectBytes} are left. Fetch it by GET /files.`
+          const reason = `too large: ${file.bytes} bytes, and ${leftBytes} of ${LIMIT.collectBytes} are left. Collect it by itself, pack it, or split it and collect the parts by later jobs of this lease.`
           collected.missing.push({ path, reason })
           continue
         }

@@ -103,6 +103,13 @@ describe.each(WAYS)('jobs that are %s', (way) => {
       expect(resultOf(await run({ command: ['true'], stdin: 'x'.repeat(500_000) })).exitCode).toBe(0)
     })
 
+    test('a file below another file is refused, with what helps', async () => {
+      const files = ['a', 'a/b'].map((path) => ({ path, content: 'x' }))
+      const problem = problemOf(await run({ command: 'true', files }))
+      expect(problem).toMatchObject({ code: 'InvalidRequest' })
+      expect(problem.message).toMatch(/"a\/b" cannot be made .*use another path/)
+    })
+
     test('finds its files, with their modes, and runs in its cwd', async () => {
       const result = resultOf(
         await run({
@@ -187,6 +194,12 @@ describe.each(WAYS)('jobs that are %s', (way) => {
   })
 
   describe('a time limit', () => {
+    test('tells no more of the output than a person reads', async () => {
+      const { message } = problemOf(await run({ command: 'seq 1000; sleep 600', timeout: '300ms' }))
+      expect(message.split('\n').slice(-2)).toEqual(['999', '1000'])
+      expect(message.split('\n').length).toBeLessThan(15)
+    })
+
     test('ends the whole group, and the outcome is JobTimeout with the tail of the output', async () => {
       const problem = problemOf(
         await run({ command: 'echo began; echo oops >&2; sleep 600 & sleep 600', timeout: '300ms' }),

@@ -62,6 +62,8 @@ const PIPE_LOOK_MS = 50
 const PIPE_BYTES_MAX = 4 * 1024 * 1024
 /** of each stream in the message of a job that was killed */
 const MESSAGE_TAIL_BYTES = 1_024
+/** A message is read by people, in a terminal or a list of the UI. */
+const MESSAGE_TAIL_LINES = 10
 /** of a whole result as JSON: Temporal refuses payloads over 2 MB after the job ran */
 const RESULT_JSON_BYTES_MAX = 1_700_000
 
@@ -444,7 +446,8 @@ export class JobProcess {
   #lastOutput(): string {
     const parts: string[] = []
     for (const [name, capture] of [['stdout', this.#stdout] as const, ['stderr', this.#stderr] as const]) {
-      const text = capture?.lastText(MESSAGE_TAIL_BYTES).trimEnd() ?? ''
+      const lines = capture?.lastText(MESSAGE_TAIL_BYTES).trimEnd().split('\n') ?? []
+      const text = lines.slice(-MESSAGE_TAIL_LINES).join('\n')
       if (text !== '') parts.push(`\nLast of ${name}:\n${text}`)
     }
     return parts.length === 0 ? ' It wrote no output.' : parts.join('')
@@ -498,7 +501,7 @@ function fitted(outcome: { kind: 'result'; result: JobResult }): JobOutcome {
   if (dropped > 0)
     result.missing.push({
       path: '',
-      reason: `the result is full: the last ${dropped} collected files are left out. Fetch them by GET /files.`,
+      reason: `the result is full: the last ${dropped} collected files are left out. Collect them by a later job of this lease, a part at a time.`,
     })
   return outcome
 }

@@ -42,9 +42,9 @@ test.each([
   ['SecretNotAllowed', 'other'],
   ['SecretMissing', 'gone'],
   ['SecretMissing', 'folder'],
-  ['SecretMissing', 'huge'],
   ['SecretUnusable', 'binary'],
   ['SecretUnusable', 'nul'],
+  ['SecretUnusable', 'huge'],
 ])('%s names the secret, and nothing of its value or its folder: %s', (reason, name) => {
   let thrown: unknown
   try {

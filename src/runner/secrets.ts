@@ -1,4 +1,4 @@
-import { closeSync, constants, fstatSync, openSync, readFileSync } from 'node:fs'
+import { closeSync, constants, fstatSync, openSync, readSync } from 'node:fs'
 import { join } from 'node:path'
 import { FirepoolError, LIMIT, problem } from '../contract/index.js'
 
@@ -35,12 +35,14 @@ export class Secrets {
       bytes = readBounded(join(this.folder, name))
     } catch (error) {
       const { code = '' } = error as NodeJS.ErrnoException
-      throw refusal(
-        'SecretMissing',
-        name,
-        MISSING(`cannot read it (${code || 'no file of a sensible size'})`),
-      )
+      throw refusal('SecretMissing', name, MISSING(`cannot read it (${code || 'no file'})`))
     }
+    if (bytes.length > LIMIT.secretBytes)
+      throw refusal(
+        'SecretUnusable',
+        name,
+        `it has more than ${LIMIT.secretBytes} bytes; store a shorter one, such as a key to what is long`,
+      )
     const text = bytes.toString('utf8')
     if (text.includes('\u0000') || !bytes.equals(Buffer.from(text)))
       throw refusal(
@@ -61,14 +63,14 @@ function refusal(reason: string, name: string, why: string): FirepoolError {
   return new FirepoolError(problem('InvalidRequest', message, { reason, secret: name }))
 }
 
-/** @throws when it is no file, or too large */
+/** One byte more than a secret may have shows that it is too large. @throws when it is no file */
 function readBounded(path: string): Buffer {
   // A pipe would hold up the whole runner until somebody writes into it.
   const fd = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK)
   try {
-    const stats = fstatSync(fd)
-    if (!stats.isFile() || stats.size > LIMIT.secretBytes) throw new Error('no file of a sensible size')
-    return readFileSync(fd)
+    if (!fstatSync(fd).isFile()) throw new Error('no file')
+    const bytes = Buffer.alloc(LIMIT.secretBytes + 1)
+    return bytes.subarray(0, readSync(fd, bytes))
   } finally {
     closeSync(fd)
   }

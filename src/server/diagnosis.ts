@@ -33,6 +33,7 @@ export async function whyUnreachable(
   address: string,
   { tls }: ConnectionSettings,
 ): Promise<string | undefined> {
+  if (address.includes('://')) return 'an address is host:port, without http://'
   const { host, port } = splitAddress(address)
   const socket = tls ? openTls(host, port, tls) : connectTcp({ host, port })
   const limit = AbortSignal.timeout(LIMIT_MS)

@@ -140,6 +140,8 @@ test('pools come from a pipe as well', async () => {
 test('a resize beyond maxPods says so', async () => {
   const resized = await cli(['pool', 'resize', 'warm', '--budget', '50'])
   expect(resized.stderr).toMatch(/^note: maxPods of warm is 4: /)
+  const applied = await cli(['pool', 'apply', '-f', world.poolFile(CLI_POOLS)])
+  expect(applied.stdout.toString()).toMatch(/^warm: unchanged, .*operator's resize to 50 stays in force/m)
   await cli(['pool', 'resize', 'warm', '--reset'])
 })
 
@@ -149,6 +151,23 @@ test('a folder whose dev was killed is no other server', async () => {
   const ended = await cli(['pool', 'list', '--dir', dir])
   expect(ended.code).toBe(69)
   expect(ended.stderr).toMatch(/runs no more.* \[NoServer\]\nhint: start it again with firepool dev --dir/)
+})
+
+test('a server that goes while a job is waited for: NoServer, and no stack', async () => {
+  const own = environmentIn(mkdtempSync(join(world.home, 'gone-')))
+  const first = startCli(['dev', '--json'], own)
+  await first.until('stdout', '\n')
+  const waiting = startCli(['run', '--pool', 'cpu', '--shell', '--', 'echo started; sleep 600'], own)
+  await waiting.until('stdout', 'started')
+  first.kill('SIGKILL')
+  const ended = await waiting.ended
+  expect(ended.stderr).toMatch(/^error: .* \[NoServer\]\nhint: .*\n$/)
+  expect(ended.code).toBe(69)
+  // It clears what the first one left.
+  const second = startCli(['dev', '--json'], own)
+  await second.until('stdout', '\n')
+  second.kill('SIGINT')
+  await second.ended
 })
 
 test('dev makes no folder for a database', async () => {
@@ -197,6 +216,7 @@ test('every failure has the same fields as JSON', async () => {
     ],
     ['NoServer', ['pool', 'list', '--json', '--address', '127.0.0.1:1']],
     ['NoNamespace', ['pool', 'describe', 'cpu', '--json', '--namespace', 'nowhere']],
+    ['NoNamespace', ['worker', '--json', '--namespace', 'nowhere', '--dir', join(world.home, 'nowhere')]],
   ]
   for (const [code, args] of cases) {
     const { stdout, stderr } = await cli(args)

@@ -79,7 +79,7 @@ async function dev(options: DevCommandOptions): Promise<void> {
       const { file: _, dbFile: __, secrets: ___, ...rest } = options
       const own = { dir, pools, log, note: printNote, signal: interrupt.signal, dataConverter, secretsDir }
       const session = await startDev({ ...rest, ...(dbFile ? { dbFile } : {}), ...own }, teardown)
-      show(session, dir, options.json === true)
+      show(session, dir, options)
       await Promise.race([session.broken, aborted(interrupt.signal)])
     } catch (error) {
       if (!interrupt.signal.aborted) throw error
@@ -136,7 +136,11 @@ function aborted(signal: AbortSignal): Promise<void> {
   })
 }
 
-function show({ server, outcomes, searchAttributes }: DevSession, dir: string, json: boolean): void {
+function show(
+  { server, outcomes, searchAttributes }: DevSession,
+  dir: string,
+  { json, dataConverter }: DevCommandOptions,
+): void {
   const { address, namespace, uiUrl = null } = server
   if (searchAttributes) printNote(`note: ${searchAttributes}`)
   noteOthers(dir, address)
@@ -157,7 +161,8 @@ function show({ server, outcomes, searchAttributes }: DevSession, dir: string, j
     ]),
   )
   const pool = outcomes[0]?.spec.name
-  if (pool) printOut(`Try in another terminal: firepool run --pool ${pool} -- echo hello`)
+  const converter = dataConverter === undefined ? '' : ` --data-converter ${dataConverter}`
+  if (pool) printOut(`Try in another terminal: firepool run --pool ${pool}${converter} -- echo hello`)
   printOut('Ctrl-C stops all of it.')
 }
 
