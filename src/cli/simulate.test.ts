@@ -109,6 +109,7 @@ describe('what is printed', () => {
       acquireTimeoutMs: 300_000,
       simulatedSeconds: number,
       wallSeconds: number,
+      cpuSeconds: number,
       events: number,
       steps: number,
       eventsPerSecond: number,

@@ -37,7 +37,7 @@ const ROWS: readonly Row[] = [
     name: 'invariants broken, of steps checked',
     cell: (r) => `${r.invariantViolations} of ${count(r.invariantsChecked)}`,
   },
-  { name: 'events, a second of real time', cell: (r) => `${count(r.events)}, ${count(r.eventsPerSecond)}` },
+  { name: 'events, in real time', cell: (r) => `${count(r.events)}, ${count(r.eventsPerSecond)}/s` },
 ]
 
 /** Runs of the same workload side by side, under what went into them. */

@@ -4,9 +4,11 @@ import { Monitor, type Seen, type Violation } from '../broker/invariants.js'
 /** `all`: after each step; `sampled`: in a window of steps now and then, for large runs; `none`: never. */
 export type Inspection = 'all' | 'sampled' | 'none'
 
-/** The invariants cost O(pods + leases) a step, a hundred times a step itself: so few steps cost a few percent of a run. */
-const WINDOW_STEPS = 10
-const EVERY_STEPS = 20_000
+/** Some invariants are about what follows on what: a few steps in a row. */
+const WINDOW_STEPS = 5
+/** A check costs about as much for each pod and lease as a step (10 us): so many steps of rest for each keep it at a tenth. */
+const REST_STEPS_EACH = 10
+
 /** A broken invariant breaks again in each step: the first few say it. */
 const VIOLATIONS_KEPT = 10
 
@@ -18,6 +20,8 @@ export class Inspector {
   violations = 0
   readonly first: Violation[] = []
   private monitor: Monitor | null = null
+  /** the step with which the next window begins */
+  private windowAt = 1
 
   constructor(private readonly inspection: Inspection) {}
 
@@ -25,9 +29,11 @@ export class Inspector {
   before(state: PoolState): void {
     this.steps++
     if (this.inspection === 'none') return
-    const place = this.inspection === 'all' ? 0 : (this.steps - 1) % EVERY_STEPS
-    if (place >= WINDOW_STEPS) this.monitor = null
-    else if (!this.monitor) this.monitor = new Monitor(state, true)
+    if (this.inspection === 'sampled' && this.steps === this.windowAt + WINDOW_STEPS) {
+      this.monitor = null
+      this.windowAt = this.steps + WINDOW_STEPS * REST_STEPS_EACH * (state.pods.size + state.leases.size)
+    }
+    if (this.steps >= this.windowAt) this.monitor ??= new Monitor(state, true)
   }
 
   after(seen: Seen): void {

@@ -15,10 +15,13 @@ export interface SimulationResult {
   latencies: Latencies
   acquireTimeoutMs: number
   simulatedSeconds: number
+  /** real time, and CPU time of the process: on a machine that is busy otherwise the first says little */
   wallSeconds: number
+  cpuSeconds: number
   /** of the simulated world, and of the pool: calls of `step` */
   events: number
   steps: number
+  /** of real time */
   eventsPerSecond: number
   /** `unfinished`: of a run that was stopped, waiting or running */
   jobs: { asked: number; finished: number; unserved: number; unfinished: number }
@@ -63,7 +66,7 @@ type Shares = Record<keyof Classes, number | null>
 
 /** The figures of a run, as far as it has come. */
 export function resultOf(simulation: Simulation): SimulationResult {
-  const { world, workload, wallMs } = simulation
+  const { world, workload, wallMs, cpuMs } = simulation
   const { clock, measures, inspector, options, pool } = world
   const { asked, finished, unserved } = measures
   const all = sum(measures.first, measures.later)
@@ -81,6 +84,7 @@ export function resultOf(simulation: Simulation): SimulationResult {
     acquireTimeoutMs: options.acquireMs,
     simulatedSeconds: clock.elapsedMs / 1_000,
     wallSeconds: wallMs / 1_000,
+    cpuSeconds: cpuMs / 1_000,
     events: clock.events,
     steps: inspector.steps,
     eventsPerSecond: Math.round(ratio(clock.events, wallMs / 1_000) ?? 0),

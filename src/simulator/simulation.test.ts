@@ -28,7 +28,7 @@ function rl(change: Partial<ConstructorParameters<typeof RlLoops>[0]> = {}) {
 /** What a run gave, without its seed and how fast it was. */
 async function figures(simulation: Simulation) {
   await simulation.run()
-  const { wallSeconds: _, eventsPerSecond: __, seed: ___, ...rest } = resultOf(simulation)
+  const { wallSeconds: _, cpuSeconds: __, eventsPerSecond: ___, seed: ____, ...rest } = resultOf(simulation)
   return rest
 }
 

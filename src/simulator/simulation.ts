@@ -17,8 +17,9 @@ export interface RunOptions {
 /** One run of a workload against a pool: the production core on simulated time. */
 export class Simulation {
   readonly world: World
-  /** real time that it has run for, ms */
+  /** real time that it has run for, and CPU time of the process in it, ms */
   wallMs = 0
+  cpuMs = 0
 
   constructor(
     options: WorldOptions,
@@ -54,11 +55,14 @@ export class Simulation {
   private slice(): void {
     const { world, workload } = this
     const began = performance.now()
+    const before = process.cpuUsage()
     const mayGoOn = () =>
       !this.isOver && world.nextAt <= workload.horizonAt && world.nextAt < Number.POSITIVE_INFINITY
     while (mayGoOn() && performance.now() - began < SLICE_MS)
       for (let n = 0; n < BUNDLE_EVENTS && mayGoOn(); n++) world.goOn()
     this.wallMs += performance.now() - began
+    const { user, system } = process.cpuUsage(before)
+    this.cpuMs += (user + system) / 1_000
   }
 }
 
