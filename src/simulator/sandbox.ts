@@ -86,7 +86,10 @@ export class Sandbox implements Holder {
     if (answer.outcome === 'waiting') return
     const { world } = this
     if (answer.outcome === 'refused') {
+      const { lease } = this
       world.clock.after(world.cluster.messageMs(), () => {
+        // The pool's notice says the same, and may have come first.
+        if (this.lease !== lease) return
         this.forget()
         this.fail(answer.problem.code)
       })

@@ -94,6 +94,13 @@ describe('a tiny scenario, computed by hand', () => {
   })
 })
 
+it.each(['loop', 'call'] as const)('a %s that is refused at the door hears of it once', async (manner) => {
+  const script = new Script([{ atMs: 0, caller: 'a', runMs: 1_000 }], manner)
+  const result = await figures(simulate(script, { spec: { queueLimit: 0 } }))
+  expect(script.ends).toEqual(['a did not run at 20'])
+  expect(result).toMatchObject({ jobs: { asked: 1, unserved: 1 }, unservedBy: { QueueFull: 1 } })
+})
+
 describe('a run', () => {
   const latencies = DEFAULT_LATENCIES
   const options = { seed: 1, latencies, acquireMs: 20_000, inspection: 'none' as const }
