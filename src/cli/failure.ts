@@ -18,6 +18,7 @@ export const CLI_CODES = {
   KubernetesSettings: { origin: 'caller', exitCode: EXIT.usage },
   CodecFailed: { origin: 'caller', exitCode: EXIT.usage },
   InvalidPoolFile: { origin: 'caller', exitCode: EXIT.poolFile },
+  InvalidTrace: { origin: 'caller', exitCode: EXIT.usage },
   StateFolder: { origin: 'caller', exitCode: EXIT.usage },
   LiveLeases: { origin: 'caller', exitCode: EXIT.refused },
   NotConfirmed: { origin: 'caller', exitCode: EXIT.refused },

@@ -30,6 +30,11 @@ const COMMANDS: readonly CommandEntry[] = [
     summary: 'run one job on a pod and print its output',
     load: async () => (await import('./commands/run.js')).runCommand(),
   },
+  {
+    name: 'simulate',
+    summary: 'what a pool would do for a workload, on simulated time',
+    load: async () => (await import('./commands/simulate.js')).simulateCommand(),
+  },
 ]
 
 const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as {

@@ -31,7 +31,8 @@ export function quantile(figure: AgentFigure, percent: number): number {
   if (!(percent >= 0 && percent <= 100)) throw new RangeError(`a percentile lies in 0..100, got ${percent}`)
   const at: readonly number[] = AGENT_FIGURES.percentiles
   const values: readonly number[] = AGENT_FIGURES[figure]
-  const right = at.findIndex((p) => p >= percent)
+  let right = 0
+  while (at[right]! < percent) right++
   const high = values[right]!
   if (right === 0) return high
   const low = values[right - 1]!
