@@ -48,9 +48,16 @@ const forkedPids = () =>
       .map(({ pid }) => pid)
       .filter((pid) => parentOf(pid) === zygote),
   )
+/** Whether it waits for what it is to do; a process that the interpreter only tries to fork never does. */
+const isWaiting = (pid: number) =>
+  read(pid, 'syscall').startsWith('45 ') || read(pid, 'wchan').includes('recv')
 /** @param other than this one */
 const waiting = (other?: number) =>
-  waitUntil('a process waits for the next job', () => forkedPids().find((pid) => pid !== other))
+  waitUntil('a process waits for the next job', () =>
+    forkedPids().find((pid) => pid !== other && isWaiting(pid)),
+  )
+/** It may hang on its way there. */
+const forked = () => waitUntil('a process is forked for the next job', () => forkedPids()[0])
 const parentOf = (pid: number) => Number(read(pid, 'stat').split(') ').at(-1)?.split(' ')[1])
 
 /** A file that the kernel has of a process; empty when that has ended. */
@@ -302,7 +309,7 @@ describe('a job is started anew, and says why,', () => {
     const world = await pod({ hang: HANG() }, { forkMs: 500 })
     const before = zygotePids()
     writeFileSync(join(dir, 'hang'), '')
-    process.kill(await waiting(), 'SIGKILL')
+    process.kill(await forked(), 'SIGKILL')
     await waitUntil('it is missed', () => forkedPids().length === 0)
     const spec = python('print("ran"); open("count", "a").write("x")')
     expect(await run(world, spec)).toMatchObject(anew('did not begin within 500 ms'))
@@ -440,11 +447,6 @@ main.receive = watched`
     const world = await pod({}, { forkMs: 500 })
     const zygotes = zygotePids()
     const pid = await waiting()
-    // So that it has connected: what hangs before that is the interpreter's fault.
-    await waitUntil(
-      'it waits',
-      () => read(pid, 'syscall').startsWith('45 ') || read(pid, 'wchan').includes('recv'),
-    )
     process.kill(pid, 'SIGSTOP')
     const result = await run(world, COUNTED)
     expect(result).toMatchObject({ exitCode: 0, preload: { forked: true } })
@@ -487,7 +489,7 @@ const HANG = () =>
 test('a job that is ended while it is forked never begins', async () => {
   const world = await pod({ hang: HANG() })
   writeFileSync(join(dir, 'hang'), '')
-  process.kill(await waiting(), 'SIGKILL')
+  process.kill(await forked(), 'SIGKILL')
   await waitUntil('it is missed', () => forkedPids().length === 0)
   const job = world.run(python('open("began", "w")'), { jobId: 's/1' })
   await waitUntil('it is forked', async () => (await world.broker.status()).running)

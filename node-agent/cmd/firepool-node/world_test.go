@@ -271,6 +271,8 @@ func (p *pod) begin(as ...*syscall.Credential) {
 	if err := p.command.Start(); err != nil {
 		p.w.t.Fatal(err)
 	}
+	// A process that started in the tick of a grant is taken for one of its job.
+	time.Sleep(2 * arbiter.StartGrainMs * time.Millisecond)
 	p.stdin, p.lines = stdin, bufio.NewReader(stdout)
 	command := p.command
 	p.w.t.Cleanup(func() {
