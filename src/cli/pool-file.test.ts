@@ -19,6 +19,39 @@ function problemsOf(text: string): PoolFileProblem[] {
 
 const short = (text: string) => problemsOf(text).map(({ line, path, why }) => `${line} ${path}: ${why}`)
 
+test('every field of a spec has a key in the file', () => {
+  const [spec] = parsePoolFile(
+    `
+pools:
+  - name: h200
+    budget: 8
+    profile:
+      backend: kubernetes
+      image: registry.test/jobs:1
+      startDelay: { min: 1s, max: 2s }
+      secrets: [search-key]
+      preload: { imports: [numpy] }
+      gpu: { provider: dra, seatSet: 8, trust: shared, duty: 0.2, agent: true, colocation: true }
+`,
+    'pools.yaml',
+  )
+  const { profile } = spec!
+  if (profile.backend !== 'kubernetes') throw new Error('it is of a cluster')
+  expect(profile.gpu).toMatchObject({ seatSet: 8, trust: 'shared', duty: 0.2, agent: true })
+  const keyOf = (field: string) => (field === 'fileBytes' ? 'fileSize' : field.replace(/(Ms|Bytes)$/, ''))
+  const unknown = (fields: object, around: (key: string) => string) =>
+    Object.keys(fields).filter((field) =>
+      problemsOf(`pools: [${around(`${keyOf(field)}: {}`)}]`).some(({ why }) =>
+        why.startsWith('unknown key'),
+      ),
+    )
+  const inProfile = (text: string) => `{ name: a, budget: 1, profile: { ${text} } }`
+  expect(unknown(spec!, (text) => `{ ${text} }`)).toEqual(['v'])
+  expect(unknown(profile, inProfile)).toEqual([])
+  for (const name of ['limits', 'startDelay', 'preload', 'gpu'] as const)
+    expect(unknown(profile[name]!, (text) => inProfile(`${name}: { ${text} }`))).toEqual([])
+})
+
 test('a whole file becomes specs with every default', () => {
   const [cpu, other] = parsePoolFile(
     `

@@ -40,6 +40,8 @@ const GPU = z.strictObject({
   colocation: z.boolean().optional(),
   isolation: z.string().optional(),
   idle: z.string().optional(),
+  trust: z.string().optional(),
+  duty: z.number().optional(),
   agent: z.boolean().optional(),
   memory: size.optional(),
   share: z.number().optional(),
