@@ -1,5 +1,6 @@
 import { CommanderError } from 'commander'
 import { meaningOf } from '../client/errors.js'
+import { encodingOf } from '../client/payload.js'
 import { FirepoolUnavailableError, type UnavailableReason } from '../client/unavailable.js'
 import { type ErrorCode, FirepoolError, type Problem } from '../contract/index.js'
 import { KubernetesSettingsError } from '../kubernetes/settings-error.js'
@@ -130,11 +131,6 @@ export function reportOf(error: unknown): FailureReport {
 }
 
 /** How a payload is encoded that the SDK cannot read; null for any other error. */
-function encodingOf(error: unknown): string | null {
-  const message = error instanceof Error && error.name === 'ValueError' ? error.message : ''
-  return /^Unknown encoding: (.*)/.exec(message)?.[1]?.slice(0, 60) ?? null
-}
-
 /** The report of a failure of ours. */
 export function cliReport(
   code: CliCode,

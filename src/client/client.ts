@@ -42,11 +42,12 @@ import {
   WORKFLOW,
 } from '../contract/index.js'
 import { acceptedValue, endedByTemporal, meaningOf, poolNotFound } from './errors.js'
+import { encodingOf } from './payload.js'
 import { isPolled } from './pollers.js'
 import { openSession, type Session, type SessionOptions } from './session.js'
 import { askShards, lastShardOf, pageOfAll, wholeStatus } from './shards.js'
 import { specInForce } from './spec-history.js'
-import { FirepoolUnavailableError, notAuthorized, stuck } from './unavailable.js'
+import { FirepoolUnavailableError, notAuthorized, stuck, unreadable } from './unavailable.js'
 import { lookAtWait, type Waiting, watchWait } from './waiting.js'
 
 /** How long a pool may take to answer; it answers in milliseconds unless no worker runs. */
@@ -143,6 +144,9 @@ export function createFirepoolClient(options: FirepoolClientOptions): FirepoolCl
 }
 
 class TemporalFirepoolClient implements FirepoolClient {
+  /** pools that this client can read */
+  private readonly readable = new Set<string>()
+
   constructor(
     private readonly client: Client,
     private readonly answerMs: number,
@@ -315,6 +319,7 @@ class TemporalFirepoolClient implements FirepoolClient {
       const why = 'the job was cancelled before it began; run it if it is still wanted'
       throw new FirepoolError(problem('Cancelled', why))
     }
+    await this.checkCodec(input.pool)
     const handle = await this.startJob(input, workflowId)
     onStarted?.(workflowId)
     const over = new AbortController()
@@ -366,7 +371,10 @@ class TemporalFirepoolClient implements FirepoolClient {
   }
 
   session(pool: string, options: SessionOptions = {}): Session {
-    return openSession(this.client, pool, options, (error, name) => this.explained(error, name))
+    return openSession(this.client, pool, options, {
+      before: () => this.checkCodec(pool),
+      explain: (error) => this.explained(error, pool),
+    })
   }
 
   async hasWorker(): Promise<boolean> {
@@ -393,10 +401,30 @@ class TemporalFirepoolClient implements FirepoolClient {
     })
   }
 
-  private update(name: string, update: string, payload: unknown): Promise<PoolStatus> {
+  private async update(name: string, update: string, payload: unknown): Promise<PoolStatus> {
+    await this.checkCodec(name)
     return this.asking(name, async (handle) =>
       this.whole(await handle.executeUpdate<PoolStatus, [unknown]>(update, { args: [payload] })),
     )
+  }
+
+  /**
+   * Before anything is asked of a pool for the first time: a client without the codec of its worker would leave its words in the clear in
+   * the histories of those who encrypt, have them acted upon, and not understand the answer.
+   */
+  private async checkCodec(pool: string): Promise<void> {
+    if (this.readable.has(pool)) return
+    const handle = this.client.workflow.getHandle(poolWorkflowId(pool))
+    try {
+      // It has the pool's memo, which is decoded.
+      await this.client.withDeadline(Date.now() + this.answerMs, () => handle.describe())
+      this.readable.add(pool)
+    } catch (error) {
+      const encoding = encodingOf(error)
+      if (encoding !== null) throw unreadable(pool, encoding)
+      // A codec with other keys. Whatever else is wrong is said by what is asked next.
+      if (meaningOf(error).kind === 'unknown') throw error
+    }
   }
 
   private async asking<T>(name: string, ask: (handle: WorkflowHandle) => Promise<T>): Promise<T> {

@@ -17,3 +17,9 @@ export async function firstValue(
     return undefined
   }
 }
+
+/** The encoding of what a client was given and cannot decode, when that is why it failed; else null. */
+export function encodingOf(error: unknown): string | null {
+  const message = error instanceof Error && error.name === 'ValueError' ? error.message : ''
+  return /^Unknown encoding: (.*)/.exec(message)?.[1]?.slice(0, 60) ?? null
+}

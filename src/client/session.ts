@@ -55,12 +55,18 @@ export interface Session {
   end(): Promise<void>
 }
 
+export interface SessionSurroundings {
+  /** before each run. @throws why nothing is asked */
+  before: () => Promise<void>
+  explain: (error: unknown) => Promise<unknown>
+}
+
 /** @throws FirepoolError of code InvalidRequest */
 export function openSession(
   client: Client,
   pool: string,
   { workflowId: given, ...options }: SessionOptions,
-  explain: (error: unknown, pool: string) => Promise<unknown>,
+  { before, explain }: SessionSurroundings,
 ): Session {
   const workflowId = given ?? sessionId(pool, options)
   const input: SessionInput = { v: 1, pool, ...options }
@@ -70,6 +76,7 @@ export function openSession(
     const key = runOptions?.key ?? randomUUID()
     const asked: SessionRun = { v: 1, job, key }
     acceptedValue(checkSessionRun(asked))
+    await before()
     for (let attempt = 1; ; attempt++) {
       try {
         return (await client.workflow.executeUpdateWithStart(SESSION_UPDATE.run, {
@@ -91,9 +98,7 @@ export function openSession(
           continue
         }
         if (meaning.kind === 'problem') throw new FirepoolError(meaning.problem)
-        throw endedUnder(error, meaning.kind)
-          ? new FirepoolError(lost(workflowId))
-          : await explain(error, pool)
+        throw endedUnder(error, meaning.kind) ? new FirepoolError(lost(workflowId)) : await explain(error)
       }
     }
   }
@@ -102,7 +107,7 @@ export function openSession(
       await client.workflow.getHandle(workflowId).signal(SIGNAL.endSession)
     } catch (error) {
       // Nothing is held by a session that is not there.
-      if (meaningOf(error).kind !== 'poolNotFound') throw await explain(error, pool)
+      if (meaningOf(error).kind !== 'poolNotFound') throw await explain(error)
     }
   }
   return { workflowId, run, end }

@@ -1,8 +1,14 @@
 /**
  * Why nobody answered: no server, a server that does not let us in or has no such namespace, no worker, or a worker that is
- * too slow.
+ * too slow; or nobody was asked, because the answer could not be read.
  */
-export type UnavailableReason = 'NoServer' | 'NotAuthorized' | 'NoNamespace' | 'NoWorker' | 'NoAnswer'
+export type UnavailableReason =
+  | 'NoServer'
+  | 'NotAuthorized'
+  | 'NoNamespace'
+  | 'NoWorker'
+  | 'NoAnswer'
+  | 'CodecFailed'
 
 /**
  * Nobody could be asked, so nothing is known about the pool or the job: neither that it failed nor that it did not.
@@ -30,6 +36,15 @@ export function notAuthorized(server: string, cause: unknown): FirepoolUnavailab
     `${server} does not let us in`,
     'look at TEMPORAL_API_KEY, the client certificate, and whether they are for this namespace',
     { cause },
+  )
+}
+
+/** What the server has of a pool is encoded, and nothing given to this client decodes it. */
+export function unreadable(pool: string, encoding: string): FirepoolUnavailableError {
+  return new FirepoolUnavailableError(
+    'CodecFailed',
+    `what is known of pool ${pool} is encoded (${encoding}), and no codec of this client decodes it; nothing was asked of it`,
+    'give the client the data converter of the Firepool worker (firepool: --data-converter or FIREPOOL_DATA_CONVERTER)',
   )
 }
 

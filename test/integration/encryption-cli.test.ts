@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { Client, Connection } from '@temporalio/client'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { poolWorkflowId } from '../../dist/contract/index.js'
+import { poolWorkflowId, WORKFLOW } from '../../dist/contract/index.js'
 import { type DevServer, startDevServer } from '../../dist/server/dev-server.js'
 import { type Running, startCli } from '../support/cli.js'
 import { EncryptionCodec } from '../support/encryption-codec.mjs'
@@ -113,6 +113,27 @@ test.each<[string, NodeJS.ProcessEnv, string, RegExp]>([
   const { error } = JSON.parse(stdout.toString()) as { error: { code: string; message: string } }
   expect(error.code, stderr).toBe(code)
   expect(error.message).toMatch(pattern)
+})
+
+test.each<[string, NodeJS.ProcessEnv]>([
+  ['without the codec', { FIREPOOL_DATA_CONVERTER: '' }],
+  ['with other keys', { FIREPOOL_TEST_KEYS: JSON.stringify(OTHER_KEYS) }],
+])('what is asked %s is not done, and its words are in no history', async (_, more) => {
+  const count = async () => (await client.workflow.count(`WorkflowType = '${WORKFLOW.runJob}'`)).count
+  const before = await count()
+  for (const args of [
+    ['run', '--pool', 'cpu', '-s', '--', `echo ${CANARY}-in-the-clear`],
+    ['pool', 'resize', 'cpu', '--budget', '1'],
+    ['pool', 'delete', 'cpu', '--force'],
+  ]) {
+    const { code, stderr } = await cli(args, more)
+    expect([code, stderr]).toEqual([64, expect.stringContaining('[CodecFailed]')])
+  }
+  expect(await count()).toBe(before)
+  const described = await cli(['pool', 'describe', 'cpu', '--json'])
+  expect(JSON.parse(described.stdout.toString())).toMatchObject({
+    status: { mode: 'running', budget: { inForce: 2 } },
+  })
 })
 
 test('a worker with the wrong keys loses nothing: the pool stands still until the right ones come', async () => {

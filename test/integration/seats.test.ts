@@ -207,24 +207,6 @@ describe.skipIf(!canBuildNodeAgent())('runners on a node with one GPU', () => {
     expect((await gpu()).counts).not.toHaveProperty('ungranted')
   })
 
-  test('a pod that holds hears between its jobs that its GPU has failed, and ends by that name', async () => {
-    await waitUntil('the GPU is free', async () => (await gpu()).phase === 'free')
-    const termination = join(dir, 'termination')
-    const settings = { FIREPOOL_SEAT_IDLE: 'hold', FIREPOOL_TERMINATION_LOG: termination }
-    const holder = await pod('volume', settings)
-    await holder('echo $CUDA_VISIBLE_DEVICES')
-    const description = join(dir, 'dev/nvml.json')
-    const node = JSON.parse(readFileSync(description, 'utf8'))
-    node.gpus[0].xids = [{ id: 1, code: 79 }]
-    writeFileSync(`${description}.new`, JSON.stringify(node))
-    renameSync(`${description}.new`, description)
-    expect((await holder.runner.exit).code).toBe(1)
-    expect(JSON.parse(readFileSync(termination, 'utf8'))).toMatchObject({
-      reason: 'SeatLost',
-      message: expect.stringContaining('XID 79'),
-    })
-  })
-
   /** A job that leaves a process on the device. */
   const SERVE = (device: string) =>
     `cat > server.py <<'END'\n${SERVER.replaceAll('DEVICE', device)}END\nsetsid python3 server.py >/dev/null 2>&1 & until [ -e up ]; do sleep 0.01; done`
@@ -271,5 +253,24 @@ describe.skipIf(!canBuildNodeAgent())('runners on a node with one GPU', () => {
     expect(problem).toMatchObject({ code: 'LeaseRevoked', details: { reason: 'CheckpointFailed' } })
     expect(problem.message).toContain('the FAKE refuses')
     await keeper.runner.exit
+  })
+
+  // The last one: the GPU stays in quarantine.
+  test('a pod that holds hears between its jobs that its GPU has failed, and ends by that name', async () => {
+    await waitUntil('the GPU is free', async () => (await gpu()).phase === 'free')
+    const termination = join(dir, 'termination')
+    const settings = { FIREPOOL_SEAT_IDLE: 'hold', FIREPOOL_TERMINATION_LOG: termination }
+    const holder = await pod('volume', settings)
+    await holder('echo $CUDA_VISIBLE_DEVICES')
+    const description = join(dir, 'dev/nvml.json')
+    const node = JSON.parse(readFileSync(description, 'utf8'))
+    node.gpus[0].xids = [{ id: 1, code: 79 }]
+    writeFileSync(`${description}.new`, JSON.stringify(node))
+    renameSync(`${description}.new`, description)
+    expect((await holder.runner.exit).code).toBe(1)
+    expect(JSON.parse(readFileSync(termination, 'utf8'))).toMatchObject({
+      reason: 'SeatLost',
+      message: expect.stringContaining('XID 79'),
+    })
   })
 })
