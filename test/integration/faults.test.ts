@@ -1,4 +1,4 @@
-import { readFileSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { type JobResult, LIMIT, QUEUE, WORKFLOW } from '../../dist/contract/index.js'
@@ -108,7 +108,10 @@ describe('a pod dies', () => {
     const holder = await holderOf(world, 'lost-idle')
     await holder.job('true')
     const first = await holder.nth(1)
-    for (const pid of processWith(`FIREPOOL_POD=${first.pod}\u0000`)) process.kill(pid, 'SIGKILL')
+    const runners = processWith(`FIREPOOL_POD=${first.pod}\u0000`)
+    for (const pid of runners) process.kill(pid, 'SIGKILL')
+    // A job that is sent while it dies may have reached it.
+    await waitUntil('it is dead', () => !runners.some((pid) => existsSync(`/proc/${pid}`)))
     await holder.job('echo on')
     const second = await holder.nth(2)
     expect(second.pod).not.toBe(first.pod)
