@@ -1,7 +1,7 @@
 """A Python interpreter that has imported a profile's modules, and forks itself for each job (src/runner/zygote.ts starts it).
 
 Lines of JSON on descriptor 3, both ways:
-  from the runner   {"start": {folder, socket, imports, seeds}}, then {"fork": id, "nonce": text} for each job
+  from the runner   {"start": {folder, socket, imports, seeds}}, then {"fork": id, "nonce": text, "ahead": whether its job is still to come} for each job
   to the runner     {"importing": module}, then {"ready": {tasks}} or {"failed": {module, message}} or {"useless": why};
                     {"fork": id, "pid": pid} or {"fork": id, "no": why}; {"exit": pid, "code": n | null, "signal": n | null}
 
@@ -202,7 +202,7 @@ def serve():
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for descriptor in (wake, woken, CONTROL):
                     os.close(descriptor)
-                return Child(start, request["nonce"], room, setters)
+                return Child(start, request, room, setters)
             running.add(pid)
             tell({"fork": request["fork"], "pid": pid})
 
@@ -220,9 +220,10 @@ def bury(running):
 class Child:
     """A forked process on its way to become a job."""
 
-    def __init__(self, start, nonce, room, setters):
+    def __init__(self, start, request, room, setters):
         self.start = start
-        self.nonce = nonce
+        self.nonce = request["nonce"]
+        self.is_ahead = request["ahead"]
         self.room = room
         self.setters = setters
 
@@ -231,6 +232,8 @@ class Child:
         os.setsid()
         try:
             control, out, err = (self.connect(name) for name in ("control", "stdout", "stderr"))
+            if self.is_ahead:
+                rehearse()
             size = int(receive(control, 8), 16)
             job = json.loads(receive(control, size))
         except (EOFError, OSError):
@@ -289,6 +292,17 @@ class Child:
         if len(data) > size:
             raise Impossible("its environment has no room for the marks of a job")
         ctypes.memmove(address, data.ljust(size, b"\0"), size)
+
+
+def rehearse():
+    """Does once what comes with every job: each page of memory that a forked process writes is copied first, and no job has to wait for these."""
+    environment = dict(os.environ)
+    json.loads(json.dumps({"env": environment}))
+    os.environ.clear()
+    os.environ.update(environment)
+    importlib.invalidate_caches()
+    seed(())
+    exec(compile("", "<string>", "exec", 0, True), {})
 
 
 def receive(stream, size):

@@ -240,7 +240,7 @@ export class Zygote {
       if (why instanceof Hang && !(fork.isAhead && fork.isConnected)) this.#kill(why.message)
     })
     this.#next = fork
-    this.#tell({ fork: fork.id, nonce: fork.nonce })
+    this.#tell({ fork: fork.id, nonce: fork.nonce, ahead: isAhead })
     return fork
   }
 
