@@ -5,7 +5,7 @@ import type { DataConverter } from '@temporalio/common'
 import { type ActivityInterceptorsFactory, NativeConnection, Worker } from '@temporalio/worker'
 import { createBrokerActivities, createDeliveryActivities, createJobActivities } from './activities/index.js'
 import { workflowBundle } from './bundle.js'
-import { createFirepoolClient } from './client/index.js'
+import { checkNamespace } from './client/client.js'
 import { QUEUE, TOKEN_AUDIENCE } from './contract/names.js'
 import { convertersWith, refuseUndecodable } from './data-converter.js'
 import type { KubernetesBackend } from './kubernetes/index.js'
@@ -98,7 +98,7 @@ export async function startFirepoolWorker(options: FirepoolWorkerOptions): Promi
   const connection = await Connection.connect(server)
   const client = new Client({ connection, namespace, dataConverter: converters.client })
   // Asked first for a clear error: the core of the SDK answers a wrong namespace with a dump of its own.
-  await createFirepoolClient({ client }).hasWorker()
+  await checkNamespace(client)
   const report = await ensureSearchAttributes(connection, namespace)
   const native = await NativeConnection.connect(server)
   const shared = {

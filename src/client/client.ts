@@ -143,6 +143,20 @@ export function createFirepoolClient(options: FirepoolClientOptions): FirepoolCl
   return new TemporalFirepoolClient(options.client, options.answerMs ?? ANSWER_MS)
 }
 
+/**
+ * Whether the server lets us in and has the client's namespace, by the namespace's description: it knows also one that was created a
+ * moment ago, which other calls may not know for some seconds.
+ * @throws FirepoolUnavailableError
+ */
+export async function checkNamespace(client: Client): Promise<void> {
+  const { namespace } = client.options
+  try {
+    await client.workflowService.describeNamespace({ namespace })
+  } catch (error) {
+    throw await new TemporalFirepoolClient(client, ANSWER_MS).explained(error, '')
+  }
+}
+
 class TemporalFirepoolClient implements FirepoolClient {
   /** pools that this client can read */
   private readonly readable = new Set<string>()
@@ -437,7 +451,7 @@ class TemporalFirepoolClient implements FirepoolClient {
     }
   }
 
-  private async explained(error: unknown, pool: string): Promise<unknown> {
+  async explained(error: unknown, pool: string): Promise<unknown> {
     const { namespace } = this.client.options
     const meaning = meaningOf(error)
     switch (meaning.kind) {
