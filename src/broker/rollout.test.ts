@@ -50,6 +50,23 @@ describe('a new template', () => {
     expect(rollout(w)).toBeUndefined()
   })
 
+  it('is tried first where the one before does not start either, and there is room for one pod', () => {
+    const w = makeWorld({ spec: { standby: 1, maxPods: 1 } })
+    w.advance(3 * SECOND)
+    w.backend.broken = 'PrepareFailed'
+    apply(w, { NEW: '1' })
+    w.backend.kill(w.pods('standby')[0]!, 'gone')
+    w.advance(600 * SECOND)
+    expect(rollout(w)).toMatchObject({ from: 1, to: 2, newReady: 0 })
+    w.send({ kind: 'resize', standby: 0 })
+    w.advance(600 * SECOND)
+    w.backend.broken = null
+    w.send({ kind: 'resize', standby: null })
+    w.advance(600 * SECOND)
+    expect(generations(w, 'standby')).toEqual([2])
+    expect(w.state.rollout).toBeNull()
+  })
+
   it('starts a quarter of the standbys beside them, and no more than may fail before the first is Ready', () => {
     const w = makeWorld({ spec: { standby: 40, maxPods: 100 }, checkIndex: false })
     w.advance(3 * SECOND)

@@ -7,7 +7,7 @@ import type { PodKind } from './transitions.js'
 
 /**
  * Version of `step`'s behaviour. A run keeps its version and moves on only at continue-as-new. Version 4 keeps off seat
- * sets that are sick; version 3 places pods on seat sets; version 2 rolls a new template step by step; version 1 deleted all unused pods of the earlier one at once.
+ * sets that are sick, and tries the newest template first where no other starts; version 3 places pods on seat sets; version 2 rolls a new template step by step; version 1 deleted all unused pods of the earlier one at once.
  */
 export const CORE_VERSION = 4
 /** The oldest version that this code still has: runs of releases before go on under it. */

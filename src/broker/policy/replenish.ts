@@ -69,9 +69,13 @@ export function replenish(state: PoolState, now: number): Replenishment {
     const create = Math.max(0, Math.min(Math.max(wanted - have, lacking), room, starts))
     return { ...NOTHING, create, excess, inTheWay, plan, reason }
   }
-  const createEarlier = Math.max(0, Math.min(earlierNeeded(state, wanted, now), room))
   const needed = newestNeeded(state, wanted, now)
-  const create = Math.max(0, Math.min(needed, room - createEarlier))
+  const earlier = earlierNeeded(state, wanted, now)
+  const upTo = (count: number, places: number) => Math.max(0, Math.min(count, places))
+  // Where neither starts the newest is tried first: it would never be beside an earlier pod that has the only place.
+  const isNewestFirst = state.coreVersion >= 4 && (state.rollout.template?.breaker.openUntil ?? null) !== null
+  const create = upTo(needed, isNewestFirst ? room : room - upTo(earlier, room))
+  const createEarlier = upTo(earlier, isNewestFirst ? room - create : room)
   // Where there is no room beside what serves, one earlier pod makes it; never for a template that does not start.
   const makesRoom =
     needed > 0 && !isStopped(state) && maxPods <= state.pods.size && byKind.deleting.size === 0 ? 1 : 0
