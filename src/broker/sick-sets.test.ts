@@ -166,6 +166,16 @@ describe('while every seat set is sick', () => {
     }
   })
 
+  it('of the guarantee, another one that is kept takes its place where the fleet’s word has expired', () => {
+    const w = aPool({ guarantee: 2 })
+    const [a] = ask(w, 'a')
+    w.send({ kind: 'setBudget', budget: 4, expiresAtMs: w.now + 100 })
+    w.advance(1_000)
+    tellSick(w, a!)
+    const [again] = ask(w, 'a')
+    expect(setOf(w, again!)).toBe(1)
+  })
+
   it('who asks for one that others fill waits, and is told of the sick one', () => {
     const w = aPool({}, { idle: 'hold' })
     const [a] = ask(w, 'a', 'b', 'c', 'd')

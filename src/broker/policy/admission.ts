@@ -7,9 +7,9 @@ import type { Lease, PoolState } from '../state.js'
 import { type BudgetInForce, budgetInForce } from './budget.js'
 import { earlierServes } from './rollout.js'
 import { ruleOf } from './seat-rule.js'
-import { isPlaceFor, placesLeft, setsAllowed } from './seat-sets.js'
+import { isPlaceFor, placesLeft, setsAllowed, setsInForce } from './seat-sets.js'
 import { ownShare, podsAllowed } from './shares.js'
-import { isSick, sickSets } from './sick-sets.js'
+import { sickSets } from './sick-sets.js'
 
 /** A tombstone in a snapshot, and everything that does not grow, but for the spec. */
 const TOMBSTONE_BYTES = 34
@@ -131,8 +131,7 @@ export function breakerRefusal(state: PoolState, now: number): Problem | null {
 export function sickRefusal(state: PoolState, now: number): Problem | null {
   const rule = state.sick.size > 0 ? ruleOf(state) : null
   const allowed = rule ? setsAllowed(state, rule, now) : 0
-  if (allowed === 0) return null
-  for (let set = 0; set < allowed; set++) if (!isSick(state, set, now)) return null
+  if (!rule || allowed === 0 || setsInForce(state, rule, now).length > 0) return null
   const which = allowed === 1 ? 'The seat set' : `All ${allowed} seat sets`
   return problem(
     'SeatUnavailable',

@@ -26,7 +26,7 @@ export function setsKept(state: PoolState, rule: SeatSetRule, now: number): numb
  * The sets that may have new pods: none that is sick. Where more are kept than the budget allows, those that are in use, then those that
  * have GPUs: a standby that stays in a set is there to be used.
  */
-function setsInForce(state: PoolState, rule: SeatSetRule, now: number): number[] {
+export function setsInForce(state: PoolState, rule: SeatSetRule, now: number): number[] {
   const { sets } = state.index
   const kept = Array.from({ length: setsKept(state, rule, now) }, (_, set) => set).filter(
     (set) => !isSick(state, set, now),
